@@ -39,7 +39,7 @@ class KernelCase:
     """A kernel with its options.
 
     Args:
-        there: the options that are on; of softmax: BIAS, GATE, DECAY, SEGMENTED, DROPOUT, WINDOW; of rotation: HALF,
+        enabled: the options that are on; of softmax: BIAS, GATE, DECAY, SEGMENTED, DROPOUT, WINDOW; of rotation: HALF,
             GAIN, TABLES, STRIDED; of stick-breaking: BIAS, SEGMENTED, DOWN, SELF, OWN.
     """
 
@@ -48,7 +48,7 @@ class KernelCase:
     dtype: torch.dtype
     head_dim: int
     causal: bool
-    there: frozenset[str]
+    enabled: frozenset[str]
 
     @property
     def blocks(self) -> Blocks | None:
@@ -56,7 +56,7 @@ class KernelCase:
         if self.kernel.startswith("rotate") or self.kernel in ("sums", "spread_table"):
             return None
         choose = stick_operators.stick_blocks if self.kernel.startswith("stick") else choose_blocks
-        return choose(self.architecture, self.kernel, self.dtype, self.head_dim, self.there)
+        return choose(self.architecture, self.kernel, self.dtype, self.head_dim, self.enabled)
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def build(case: KernelCase, blocks: Blocks | None = None) -> Any:
     kernel = KERNELS[case.kernel]
     blocks = blocks or case.blocks
     constants = _constants(case, blocks)
-    absent = {name for option, name in TERMS.items() if option not in case.there}
-    absent |= set() if "GAIN" in case.there else {"gain"}
+    absent = {name for option, name in TERMS.items() if option not in case.enabled}
+    absent |= set() if "GAIN" in case.enabled else {"gain"}
     number = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[case.dtype]
     signature: dict[str, str] = {}
     constexprs: dict[tuple[int], Any] = {}
@@ -130,20 +130,20 @@ def _constants(case: KernelCase, blocks: Blocks | None) -> dict[str, Any]:
         return {"BLOCK": ENTRIES_PER_PROGRAM}
     if case.kernel.startswith("rotate"):
         sizes: dict[str, Any] = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MAX_MEMBERS}
-        sizes |= {name: name in case.there for name in ("HALF", "GAIN", "TABLES")}
-        return sizes if "STRIDED" in case.there else sizes | {"table_rows": 1}  # as Triton specialises a 1
+        sizes |= {name: name in case.enabled for name in ("HALF", "GAIN", "TABLES")}
+        return sizes if "STRIDED" in case.enabled else sizes | {"table_rows": 1}  # as Triton specialises a 1
     if blocks is None:
         return {"HEAD_DIM": case.head_dim, "BLOCK_D": tile_dims(case.head_dim), "BLOCK_M": 64}
     if case.kernel.startswith("stick"):
-        down, include_self, to_itself = (name in case.there for name in ("DOWN", "SELF", "OWN"))
+        down, include_self, to_itself = (name in case.enabled for name in ("DOWN", "SELF", "OWN"))
         side = -1 if case.causal else 0
-        constants = stick_operators.stick_switches(case.dtype, case.head_dim, down, side, include_self, case.there)
+        constants = stick_operators.stick_switches(case.dtype, case.head_dim, down, side, include_self, case.enabled)
         keys = case.kernel == "stick_backward_keys"
-        choose_sections = stick_operators.sections_of_keys if keys else stick_operators.sections
-        constants |= {"OWN": int(to_itself), **choose_sections(side, include_self, "SEGMENTED" in case.there)}
+        choose_sections = stick_operators.sections_of_keys if keys else stick_operators.row_sections
+        constants |= {"OWN": int(to_itself), **choose_sections(side, include_self, "SEGMENTED" in case.enabled)}
         return constants | {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n}
-    constants = switches(case.dtype, case.head_dim, case.causal, case.there)
-    constants |= {"DBIAS": int("BIAS" in case.there), "DGATE": int("GATE" in case.there)}
+    constants = switches(case.dtype, case.head_dim, case.causal, case.enabled)
+    constants |= {"DBIAS": int("BIAS" in case.enabled), "DGATE": int("GATE" in case.enabled)}
     return constants | {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n}
 
 

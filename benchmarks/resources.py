@@ -65,7 +65,7 @@ def list_resources(architectures: Sequence[str], configs: Path, full: bool, to: 
         configs: the folder conf/pe; the terms of each encoding there are cases as well.
         full: whether to compile all combinations of options, about 7,000, instead of every pair of values.
     """
-    distinct = dict.fromkeys((*(every_case() if full else covering_cases()), *of_presets(configs)))
+    distinct = dict.fromkeys((*(every_case() if full else covering_cases()), *preset_cases(configs)))
     cases = [case for case in distinct if case.architecture in architectures]
     faults = 0
     file = to.open("w", newline="", encoding="utf-8") if to else None
@@ -112,7 +112,7 @@ def covering_cases() -> list[KernelCase]:
     return [case for choice in chosen for case in _cases(choice)] + [*_rotations(), *_sticks()]
 
 
-def of_presets(configs: Path) -> Iterator[KernelCase]:
+def preset_cases(configs: Path) -> Iterator[KernelCase]:
     """Yield the cases that the encodings of conf/pe need, in bfloat16 with head dimension 64."""
     for make in presets(configs).values():
         try:
@@ -122,10 +122,10 @@ def of_presets(configs: Path) -> Iterator[KernelCase]:
         if not isinstance(terms.normalizer, Softmax) or terms.content_bias is not None or terms.pair_bias is not None:
             continue
         tables = {"BIAS": terms.distance_bias, "GATE": terms.logit_factors, "DECAY": terms.decay}
-        there = frozenset(name for name, table in tables.items() if table is not None)
+        enabled = frozenset(name for name, table in tables.items() if table is not None)
         for architecture in ARCHITECTURES:
             yield from _cases(
-                {"architecture": architecture} | PRESET | {name: name in there for name in OPTIONAL_TERMS}
+                {"architecture": architecture} | PRESET | {name: name in enabled for name in OPTIONAL_TERMS}
             )
 
 
@@ -149,11 +149,11 @@ def _pairs(choice: Choice, names: list[str]) -> set[Pair]:
 
 def _cases(choice: Choice) -> Iterator[KernelCase]:
     """Yield a case per softmax kernel that a choice needs."""
-    there = frozenset(option for option in OPTIONAL_TERMS if choice[option])
+    enabled = frozenset(option for option in OPTIONAL_TERMS if choice[option])
     for kernel in SOFTMAX:
-        if kernel != "backward_tables" or there & {"BIAS", "GATE"}:
+        if kernel != "backward_tables" or enabled & {"BIAS", "GATE"}:
             yield KernelCase(
-                kernel, choice["architecture"], choice["dtype"], choice["head_dim"], choice["causal"], there
+                kernel, choice["architecture"], choice["dtype"], choice["head_dim"], choice["causal"], enabled
             )
 
 
@@ -162,8 +162,8 @@ def _rotations() -> Iterator[KernelCase]:
     options: Iterable[frozenset[str]] = (frozenset(), frozenset({"GAIN", "TABLES"}), frozenset({"HALF", "TABLES"}))
     for architecture, dtype in product(ARCHITECTURES, FACTORS["dtype"]):
         yield KernelCase("sums", architecture, dtype, 64, True, frozenset())
-        for there, kernel in product(options, ("rotate_forward", "rotate_backward")):
-            yield KernelCase(kernel, architecture, dtype, 64, True, there)
+        for enabled, kernel in product(options, ("rotate_forward", "rotate_backward")):
+            yield KernelCase(kernel, architecture, dtype, 64, True, enabled)
 
 
 def _sticks() -> Iterator[KernelCase]:
@@ -184,7 +184,7 @@ def _row(case: KernelCase, taken: Resources) -> dict[str, object]:
     shape = ("", "", "", "") if blocks is None else (blocks.m, blocks.n, blocks.warps, blocks.stages)
     values = (
         *(case.kernel, case.architecture, str(case.dtype).removeprefix("torch."), case.head_dim, case.causal),
-        *("+".join(sorted(case.there)).lower(), *shape, taken.registers, taken.spilled, taken.shared),
+        *("+".join(sorted(case.enabled)).lower(), *shape, taken.registers, taken.spilled, taken.shared),
         *(SHARED_MEMORY[case.architecture], taken.products, exceeded_limit(case, taken)),
     )
     return dict(zip(COLUMNS, values, strict=True))

@@ -19,11 +19,11 @@ from pe_lab.statistics import (
     Tests,
     all_pairs,
     benjamini_hochberg,
+    estimate_prior,
     holm,
-    prior_of,
     wide_table,
 )
-from pe_lab.statistics.cells import by_setting
+from pe_lab.statistics.cells import split_by_setting
 from pe_lab.statistics.moderation import DOF_SHARE
 from pe_lab.statistics.pairs import t_tests
 from pe_lab.system.arguments import Parser
@@ -131,7 +131,7 @@ def _study(rng: np.random.Generator, noise: Noise, means: np.ndarray, seeds: int
     values = means + noise(rng, (len(means), seeds)).T
     first, second = all_pairs(len(means))
     true = means[first] - means[second]
-    used = prior_of(values, 0.0, keep_small=True)
+    used = estimate_prior(values, 0.0, keep_small=True)
     whole = replace(used, dof=used.dof / DOF_SHARE)
     results = []
     for prior in (NO_PRIOR, used, whole):
@@ -231,7 +231,7 @@ def _standard(values: np.ndarray) -> np.ndarray:
 def _residuals(rows: pd.DataFrame) -> np.ndarray:
     """Return the differences from the first encoding, centred and scaled to deviation 1 within each setting."""
     parts = []
-    for _, table in by_setting(wide_table(rows, "loss")):
+    for _, table in split_by_setting(wide_table(rows, "loss")):
         for name in table.columns[1:]:
             difference = (table[name] - table[table.columns[0]]).dropna()
             if len(difference) > 2 and difference.std() > 0:
@@ -243,7 +243,7 @@ def _residuals(rows: pd.DataFrame) -> np.ndarray:
 def _deviations_of_encodings(rows: pd.DataFrame) -> np.ndarray:
     """Return deviations of encodings within settings, without what seeds have in common."""
     results = []
-    for _, part in by_setting(wide_table(rows)):
+    for _, part in split_by_setting(wide_table(rows)):
         values = part.dropna(axis=1).to_numpy()
         left = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
         results.append(left.std(0, ddof=1))

@@ -33,8 +33,8 @@ from pe_lab.statistics import (
     Verdict,
     all_pairs,
     decide_pairs,
+    estimate_prior,
     paired_tests,
-    prior_of,
     sample_differences,
     with_baseline,
 )
@@ -48,7 +48,7 @@ CHUNK = {2: 1000, 8: 250, 60: 25}  # studies that are simulated at once
 def prior_for(runs: Runs, n: int, design: Design) -> VariancePrior:
     """Return what a design knows about variances."""
     y, solved, noise_std = runs.y[:, :n], runs.solved[:, :n], design.noise_std
-    prior = prior_of(y, noise_std, solved)
+    prior = estimate_prior(y, noise_std, solved)
     if design.moderation == "used":
         return prior
     if design.moderation == "plain t":

@@ -35,7 +35,7 @@ def main() -> None:
 def tune(device: torch.device, seconds: float) -> None:
     """Time every candidate that runs and store the fastest; entries that are not reached in time stay as they were."""
     began = time.perf_counter()
-    architecture = launch_parameters.architecture_of(device)
+    architecture = launch_parameters.device_architecture(device)
     table = launch_parameters.load_blocks()
     part = dict(table.get(architecture) or table[launch_parameters.nearest_architecture(architecture)])
     for dtype, head_dim, load in product(DTYPES, HEAD_DIMS, LOADS):

@@ -180,12 +180,12 @@ def settings() -> str:
     groups = [one for one in reference.default_groups() if one.name != "attention"]
     sections = [f"## Groups\n\n{rows_of([('', one) for one in reference.default_groups()])}"]
     sections.append(
-        f"## Every run\n\n{rows_of([('', one) for one in reference.read_settings(ROOT / 'conf/config.yaml')])}"
+        f"## Every run\n\n{rows_of([('', one) for one in reference.read_config_settings(ROOT / 'conf/config.yaml')])}"
     )
     for group in ("model", "trainer", *(one.name for one in groups if one.name not in ("model", "trainer", "study"))):
         files = sorted((ROOT / "conf" / group).glob("*.yaml"))
         own = [file for file in files if "# @package _global_" not in file.read_text(encoding="utf-8")]
-        found = [(f"`{group}={file.stem}`", one) for file in own for one in reference.read_settings(file, group)]
+        found = [(f"`{group}={file.stem}`", one) for file in own for one in reference.read_config_settings(file, group)]
         presets = [f"`{group}={one['stem']}`: {one['comment']}" for one in configs(group) if len(own) < len(files)]
         if not found:
             continue

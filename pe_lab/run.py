@@ -29,7 +29,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register_process
 from pe_lab.system.arguments import Parser, unrecognized_message
 from pe_lab.system.errors import in_one_line, refuse
-from pe_lab.system.gpus import gpu_groups, gpus, use_gpu_of
+from pe_lab.system.gpus import gpu_groups, gpus, select_worker_gpu
 from pe_lab.system.paths import SAFE_PATH_VARIABLE, safe_path
 from pe_lab.system.raised_places import raised_in
 from pe_lab.system.termination import ProgramExit, TerminatedError, end_with_process, no_exit, raising_handler
@@ -164,7 +164,7 @@ class Worker:
             os.environ.pop(SAFE_PATH_VARIABLE, None)
         if self.parent is not None:
             end_with_process(self.parent)
-        use_gpu_of(HydraConfig.get().job.num, self.shared)
+        select_worker_gpu(HydraConfig.get().job.num, self.shared)
         from pe_lab.experiment import scheduler
 
         scheduler.complete_cells(self.cfgs, self.sweep)
@@ -239,7 +239,7 @@ def _ended_by_signals() -> Iterator[list[int]]:
         return raised
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
-        signal.signal(signal.SIGINT, raising_handler(lambda: error(signal.SIGINT, _interrupted())))
+        signal.signal(signal.SIGINT, raising_handler(lambda: error(signal.SIGINT, _interruption())))
     signal.signal(signal.SIGTERM, raising_handler(lambda: error(signal.SIGTERM, ProgramExit(128 + signal.SIGTERM))))
     try:
         yield received
@@ -415,7 +415,7 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
         )
 
 
-def _interrupted() -> KeyboardInterrupt:
+def _interruption() -> KeyboardInterrupt:
     """Return the exception of the first Ctrl-C, which ends the program in order. The next ends it at once."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     return KeyboardInterrupt()

@@ -165,7 +165,7 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
     if snapshot.done and not snapshot.running and not snapshot.waiting and _without_position(command, snapshot.done):
         lines.append("  none of these models has learned the task: train longer before you compare encodings")
     kinds = {
-        "running": [_running(running) for running in snapshot.running],
+        "running": [_running_line(running) for running in snapshot.running],
         "failed": [f"{cell.name:28} {reason}" for cell, reason in snapshot.failed],
         "missing": [cell.name for cell in snapshot.missing],
         "unreadable": [f"{cell.name:28} {reason}" for cell, reason in snapshot.unreadable],
@@ -194,7 +194,7 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
     return has_floor
 
 
-def _running(running: RunningCell) -> str:
+def _running_line(running: RunningCell) -> str:
     owner = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
     latest = f"   {running.latest}" if running.latest else ""
     return f"{running.cell.name:28} at {running.reached / running.cell.target:4.0%}   {owner}{latest}"

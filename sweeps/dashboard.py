@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser
-from pe_lab.tracking.wandb_config import FLAT_NAMES, flat_settings, in_words
+from pe_lab.tracking.wandb_config import FLAT_NAMES, flat_settings, join_settings
 from pe_lab.tracking.wandb_mode import has_key
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def report(study: Study, entity: str, project: str, online: bool) -> "wr.Report"
 
     def grid(facet: Mapping[str, Any], panels: list[Any]) -> wr.PanelGrid:
         runs = wr.Runset(
-            name=in_words(facet) or study.name or project,
+            name=join_settings(facet) or study.name or project,
             filters=study.filters(facet),
             order=[wr.OrderBy(wr.SummaryMetric("test/loss"), ascending=True)],
             pinned_columns=COLUMNS,
@@ -269,7 +269,7 @@ def report(study: Study, entity: str, project: str, online: bool) -> "wr.Report"
             blocks.append(grid({}, part.panels))
             continue
         for facet in study.facets:
-            heading = [wr.H2(in_words(facet))] if facet else []
+            heading = [wr.H2(join_settings(facet))] if facet else []
             blocks += [*heading, grid(facet, parts("encoding", varying)[number].panels)]
     return wr.Report(entity=entity, project=project, title=title(study), blocks=blocks, width="fluid")
 

@@ -42,7 +42,7 @@ BLOCKS_PER_TRIM = 8  # blocks after which freed memory is returned to the system
 
 
 @contextmanager
-def blocks_of(logits: int) -> Iterator[None]:
+def limit_block_size(logits: int) -> Iterator[None]:
     """Compute blocks of so many logits at most, for tests with short sequences."""
     global MAX_BLOCK_LOGITS
     before, MAX_BLOCK_LOGITS = MAX_BLOCK_LOGITS, logits
@@ -65,7 +65,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         if dropout is None and _is_plain(q, remaining_terms, layout):
             out = _plain(q, k, v, remaining_terms, layout)
         else:
-            out = _by_definition(q, k, v, remaining_terms, layout, dropout)
+            out = _attend_by_definition(q, k, v, remaining_terms, layout, dropout)
         return reference.rotated_out(out, terms)
 
 
@@ -93,7 +93,9 @@ def _rows(q: Tensor, layout: Layout) -> Iterator[slice]:
 # -- any terms: the reference, computed again for the gradients --------------------------------------------------------
 
 
-def _by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
+def _attend_by_definition(
+    q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None
+) -> Tensor:
     if isinstance(terms.pair_bias, Tensor):
         terms = replace(terms, pair_bias=StoredPairTerm(terms.pair_bias, layout))
 
@@ -167,7 +169,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Ten
     sizes = [window or size for window in terms.window or (None,)]
     decay = None if terms.decay is None else terms.decay.to(q.dtype)
     blocks = [_QueryBlock(rows, layout.earlier, size, max(sizes), layout.causal) for rows in _rows(q, layout)]
-    scale = reference.scale_of(q, terms)
+    scale = reference.logit_scale(q, terms)
     out: Tensor = _Fused.apply(q, k, v, table, decay, scale, blocks)  # type: ignore[no-untyped-call]
     return out
 
@@ -187,7 +189,7 @@ class _QueryBlock:
         self.first, self.last = earlier + rows.start, earlier + rows.stop - 1  # indices among the keys
         self.keys = slice(max(0, self.first - window + 1), self.last + 1 if causal else min(total, self.last + window))
 
-    def added(self, table: Tensor, decay: Tensor | None) -> Tensor:
+    def distance_bias(self, table: Tensor, decay: Tensor | None) -> Tensor:
         """Return what is added to the logits, [B|1, H|1, N, keys], by a table of distances S - 1 ... 1 - S."""
         added = table[:, self._part].unfold(-1, self.keys.stop - self.keys.start, 1).flip(-2)[None]
         if decay is None:
@@ -231,7 +233,7 @@ class _Fused(torch.autograd.Function):
         out = q.new_empty(*q.shape[:3], v.shape[-1])
         for block in blocks:
             rows, keys = block.rows, block.keys
-            added = block.added(table, decay)
+            added = block.distance_bias(table, decay)
             out[:, :, rows] = scaled_dot_product_attention(
                 q[:, :, rows], k[:, :, keys], v[:, :, keys], added, scale=scale
             )
@@ -255,6 +257,6 @@ class _Fused(torch.autograd.Function):
             if of_decay is not None:
                 ctx.blocks[number].add_to_decay(of_decay, gradient)
 
-        blocks = ((block.rows, block.keys, block.added(table, decay)) for block in ctx.blocks)
-        of_inputs = gradients.by_blocks(q, k, v, out, of_out, ctx.scale, blocks, collect)
+        blocks = ((block.rows, block.keys, block.distance_bias(table, decay)) for block in ctx.blocks)
+        of_inputs = gradients.blockwise_gradients(q, k, v, out, of_out, ctx.scale, blocks, collect)
         return *of_inputs, of_table, of_decay, None, None

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import queries_and_keys, rotated_out, rotated_values, scale_of, window_limits
+from pe_lab.attention.reference import logit_scale, queries_and_keys, rotated_out, rotated_values, window_limits
 from pe_lab.attention.shapes import fields_without, first_present
 from pe_lab.encodings.distance_table import table_index
 from pe_lab.encodings.layout import Layout
@@ -76,7 +76,7 @@ def summed_in_any_order(q: Tensor, terms: Terms) -> list[str]:
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
-        scale = terms.scale if terms.lift is None else scale_of(q, terms)
+        scale = terms.scale if terms.lift is None else logit_scale(q, terms)
         q, k = queries_and_keys(q, k, terms)
         v = rotated_values(v, terms)
         limit = None if terms.window is None else window_limits(terms.window, q.device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def by_blocks(
+def blockwise_gradients(
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -73,7 +73,7 @@ def window_limits(window: tuple[int | None, ...], device: torch.device) -> Tenso
 
 def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     """Return the logits [B, H, T, S] before masking, in float32 or float64."""
-    scale = scale_of(q, terms)
+    scale = logit_scale(q, terms)
     q, k = queries_and_keys(q, k, terms)
     compute_dtype = torch.promote_types(q.dtype, torch.float32)
     z = (q.to(compute_dtype) @ k.to(compute_dtype).transpose(-2, -1)) * scale
@@ -89,7 +89,7 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     return z if added is None else z + added
 
 
-def scale_of(q: Tensor, terms: Terms) -> float:
+def logit_scale(q: Tensor, terms: Terms) -> float:
     """Return the scale of the logits, for queries before the lift."""
     return q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
 
@@ -111,7 +111,9 @@ def queries_and_keys(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor
 
 def transform_qkv(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Tensor, Tensor, Tensor, Terms]:
     """Return transformed queries, keys and values, as a cache stores them, and the terms still to apply."""
-    rest = replace(terms, lift=None, rotary_q=None, rotary_k=None, gain=None, rotary_v=None, scale=scale_of(q, terms))
+    rest = replace(
+        terms, lift=None, rotary_q=None, rotary_k=None, gain=None, rotary_v=None, scale=logit_scale(q, terms)
+    )
     return *queries_and_keys(q, k, terms), rotated_values(v, terms), rest
 
 

@@ -16,10 +16,10 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import (
     added_to_logits,
     attended_keys,
+    logit_scale,
     queries_and_keys,
     rotated_out,
     rotated_values,
-    scale_of,
 )
 from pe_lab.attention.shapes import fields_without, first_present
 from pe_lab.encodings.layout import Layout
@@ -49,11 +49,11 @@ def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | N
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
-    scale = terms.scale if terms.lift is None else scale_of(q, terms)
+    scale = terms.scale if terms.lift is None else logit_scale(q, terms)
     q, k = queries_and_keys(q, k, terms)
     v = rotated_values(v, terms)
     if _is_short(q, layout):
-        return rotated_out(_by_products(q, k, v, scale, terms, layout), terms)
+        return rotated_out(_attend_by_products(q, k, v, scale, terms, layout), terms)
     mask = _mask(q, terms, layout)
     out = rotated_out(_attend_fused(q, k, v, scale, mask, layout), terms)
     if torch.compiler.is_exporting() and "is_causal" not in mask:
@@ -145,7 +145,7 @@ class _TrainedMask(torch.autograd.Function):
             place.copy_(gradient.sum_to_size(place.shape))
 
         blocks = ((rows, keys, added[:, :, rows, keys]) for rows, keys in pairs)
-        of_inputs = gradients.by_blocks(q, k, v, out, of_out, ctx.scale, blocks, collect)
+        of_inputs = gradients.blockwise_gradients(q, k, v, out, of_out, ctx.scale, blocks, collect)
         return *of_inputs, of_added, None, None
 
 
@@ -170,7 +170,7 @@ def _is_short(q: Tensor, layout: Layout) -> bool:
     return q.dtype in (torch.float32, torch.float64) and layout.keys is None and q.shape[2] <= MAX_SHORT_LENGTH
 
 
-def _by_products(q: Tensor, k: Tensor, v: Tensor, scale: float | None, terms: Terms, layout: Layout) -> Tensor:
+def _attend_by_products(q: Tensor, k: Tensor, v: Tensor, scale: float | None, terms: Terms, layout: Layout) -> Tensor:
     """Return attention as a product, a softmax and a product; padding attends to itself, so no row is all masked."""
     B, H, T, d = q.shape
     added = _as_added(_mask(q, terms, layout), q, layout)

@@ -53,7 +53,7 @@ class CaseSizes:
         return -self.normal(BATCH, HEADS, self.length).abs().cumsum(-1) / 10
 
 
-def _rotated(sizes: CaseSizes) -> Terms:
+def _rotary_terms(sizes: CaseSizes) -> Terms:
     rotary = sizes.rotary(HEADS)
     return Terms(rotary_q=rotary, rotary_k=rotary, gain=1 + sizes.normal(HEADS, sizes.head_dim) / 5)
 
@@ -85,7 +85,7 @@ FAMILIES: dict[str, Callable[[CaseSizes], Terms]] = {
     "decay": lambda sizes: Terms(decay=sizes.decay()),
     "dropout": lambda sizes: Terms(),
     "documents": lambda sizes: Terms(distance_bias=sizes.bias(HEADS)),
-    "rotation": _rotated,
+    "rotation": _rotary_terms,
     "rotation of halves": _rotated_halves,
     "rotation of sequences": _rotated_sequences,
     "window": _window,

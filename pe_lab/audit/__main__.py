@@ -39,7 +39,7 @@ def main() -> None:
 
     def program() -> None:
         with config.add_config_dirs(sys.argv[1:]) as arguments:
-            settings, cfgs = read_arguments(parser.parse_args(arguments).overrides)
+            settings, cfgs = read_audit_settings(parser.parse_args(arguments).overrides)
             Path(settings.out).mkdir(parents=True, exist_ok=True)
             from pe_lab.audit.auditing import audit_encodings  # loads torch
 
@@ -48,7 +48,7 @@ def main() -> None:
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
-def read_arguments(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
+def read_audit_settings(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     """Return the settings, and the config of each encoding that they name.
 
     Raises:

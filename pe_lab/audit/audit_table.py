@@ -29,7 +29,7 @@ def legend() -> dict[str, str]:
     return {measure.__name__: " ".join(cleandoc(measure.__doc__ or "").split()) for measure in MEASURES} | LEGEND
 
 
-def render_table(table: pd.DataFrame, width: int) -> str:
+def render_audit(table: pd.DataFrame, width: int) -> str:
     """Return the table as text, in blocks of at most `width` characters."""
     text: str = table.map(_cell).to_string(line_width=width)
     return text

@@ -30,7 +30,7 @@ def equal_tokens(count: int, batch: int = 1, dtype: torch.dtype = torch.float64)
     return token.to(dtype).expand(-1, count, -1)
 
 
-def random_tokens(count: int, batch: int = 1) -> Tensor:
+def random_vectors(count: int, batch: int = 1) -> Tensor:
     """Return [B, T, D] token vectors N(0, 1)."""
     return torch.randn(batch, count, WIDTH, dtype=torch.float64, generator=make_generator(SEED, "random"))
 

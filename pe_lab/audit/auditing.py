@@ -43,7 +43,7 @@ def audit_encodings(cfgs: list[DictConfig], out: Path, draw: bool, seconds: floa
     table = audit_table.tabulate_rows([cfg.pe.name for cfg in cfgs], rows)
     empty = audit_table.empty_cells(dict(zip(table.index, reasons, strict=True)))
     audit_table.write_report(out, table, empty, list(pictures.values()))
-    print(audit_table.render_table(table, shutil.get_terminal_size().columns))
+    print(audit_table.render_audit(table, shutil.get_terminal_size().columns))
     print("", audit_table.PREAMBLE, *(f"  {name}: {text}" for name, text in audit_table.legend().items()), sep="\n")
     print("", "Empty cells", *(f"  {line}" for line in empty), sep="\n")
     print(f"\n{out / 'table.csv'}, {out / 'table.md'}, {len(pictures)} pictures")

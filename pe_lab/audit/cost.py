@@ -64,10 +64,10 @@ class Meter(TorchDispatchMode):
             if storage._cdata not in inputs:  # neither a view nor written in place
                 self.alive += storage.nbytes()
                 self.peak = max(self.peak, self.alive)
-                weakref.finalize(storage, self._freed, storage.nbytes())
+                weakref.finalize(storage, self._release, storage.nbytes())
         return out
 
-    def _freed(self, count: int) -> None:
+    def _release(self, count: int) -> None:
         self.alive -= count
 
 

@@ -18,7 +18,7 @@ from pe_lab.audit.audited_encoding import (
     VOCABULARY,
     AuditedEncoding,
     equal_tokens,
-    random_tokens,
+    random_vectors,
     squared_distances,
 )
 from pe_lab.data.seeding import make_generator
@@ -100,7 +100,7 @@ def reach(subject: AuditedEncoding) -> float:
 def size(subject: AuditedEncoding) -> float:
     """RMS of the change of random token vectors N(0, 1), or of the attention's input, over their own RMS; 0: neither is
     changed."""
-    views = subject.views(random_tokens(LENGTH, batch=4))
+    views = subject.views(random_vectors(LENGTH, batch=4))
     pairs = [pair for view in views for pair in ((view.x, view.embedded), (view.h, view.h_qk), (view.h, view.h_v))]
     return max(float((after - before).norm() / before.norm()) for before, after in pairs)
 
@@ -108,7 +108,7 @@ def size(subject: AuditedEncoding) -> float:
 def translation(subject: AuditedEncoding) -> float:
     """Share of the attention within a phrase of 16 random tokens (rows scaled to 1, causal) that changes when the
     phrase is shifted from position 16 to 32 among equal tokens; 0: attention follows the content; at most 1."""
-    filler, phrase = equal_tokens(LENGTH), random_tokens(16, batch=8)
+    filler, phrase = equal_tokens(LENGTH), random_vectors(16, batch=8)
     inside = []
     for start in (16, 32):
         x = filler.repeat(len(phrase), 1, 1)
@@ -140,14 +140,14 @@ def linear_shift(subject: AuditedEncoding) -> float:
 def distance_decay(subject: AuditedEncoding) -> float:
     """Rank correlation (Spearman) of distance with the mean logit (weight for stick-breaking) between equal tokens,
     keys projected like queries, the first 8 positions left out; -1: it only falls with distance."""
-    _, scores = by_distance(subject)
+    _, scores = scores_by_distance(subject)
     mean = scores.mean(0)
     if mean.max() - mean.min() < 1e-9 * mean.abs().max():
         raise ValueError("the same at every distance")
     return float(stats.spearmanr(range(len(mean)), mean).statistic)
 
 
-def by_distance(subject: AuditedEncoding) -> tuple[Tensor, Tensor]:
+def scores_by_distance(subject: AuditedEncoding) -> tuple[Tensor, Tensor]:
     """Return the distances [n] of pairs, and the mean score [H, n] of equal tokens at each; keys are projected like
     queries, and the first positions are left out."""
     pos = subject.layout(LENGTH).pos.reshape(LENGTH, -1)
@@ -173,19 +173,19 @@ def causality_leak(subject: AuditedEncoding) -> float:
 def row_mass_low(subject: AuditedEncoding) -> float:
     """Smallest sum of a token's attention weights, random tokens, causal mask: 1 for a softmax, less where
     stick-breaking drops the remainder."""
-    return min(view.weights.sum(-1).min().item() for view in subject.views(random_tokens(LENGTH, batch=4)))
+    return min(view.weights.sum(-1).min().item() for view in subject.views(random_vectors(LENGTH, batch=4)))
 
 
 def row_mass_high(subject: AuditedEncoding) -> float:
     """Largest such sum: never above 1."""
-    return max(view.weights.sum(-1).max().item() for view in subject.views(random_tokens(LENGTH, batch=4)))
+    return max(view.weights.sum(-1).max().item() for view in subject.views(random_vectors(LENGTH, batch=4)))
 
 
 def norm_change(subject: AuditedEncoding) -> float:
     """Largest relative change of the norm of a token vector, an attention input, a query or a key; 0 for a rotation,
     and where none is changed."""
     pairs: list[tuple[Tensor, Tensor]] = []
-    for view in subject.views(random_tokens(LENGTH, batch=4)):
+    for view in subject.views(random_vectors(LENGTH, batch=4)):
         pairs += (view.x, view.embedded), (view.h, view.h_qk), (view.h, view.h_v)
         pairs += (view.q, view.q_scored), (view.k, view.k_scored)
     return max(float((after.norm(dim=-1) / before.norm(dim=-1) - 1).abs().max()) for before, after in pairs)

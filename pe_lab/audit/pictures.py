@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding, LayerView, equal_tokens, random_tokens
-from pe_lab.audit.measures import MANY_POSITIONS, by_distance
+from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding, LayerView, equal_tokens, random_vectors
+from pe_lab.audit.measures import MANY_POSITIONS, scores_by_distance
 from pe_lab.encodings.terms import Stick
 
 HEAD_LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#7F7F7F", ":"))  # a head each
@@ -48,7 +48,7 @@ def draw_picture(
     _similarity(axes["similarity"], view)
     _against_distance(axes["score"], subject, view)
     _attention(axes["without"], axes["with"], subject, none)
-    _clipping(axes["before"], axes["after"], subject)
+    _draw_clipping(axes["before"], axes["after"], subject)
     return figure
 
 
@@ -84,7 +84,7 @@ def _similarity(axes: Axes, view: LayerView) -> None:
 
 def _against_distance(axes: Axes, subject: AuditedEncoding, view: LayerView) -> None:
     """Draw the mean score between equal tokens against their distance, a line per head."""
-    distances, scores = by_distance(subject)
+    distances, scores = scores_by_distance(subject)
     sticks = isinstance(view.terms.normalizer, Stick)
     title = "Mean weight of two equal tokens" if sticks else "Mean logit of two equal tokens, minus that at distance 0"
     if not sticks:
@@ -105,7 +105,7 @@ def _against_distance(axes: Axes, subject: AuditedEncoding, view: LayerView) -> 
 
 def _attention(without: Axes, with_it: Axes, subject: AuditedEncoding, none: AuditedEncoding) -> None:
     """Draw attention between random tokens without and with the encoding."""
-    x = random_tokens(SHOWN_TOKENS)
+    x = random_vectors(SHOWN_TOKENS)
     views = none.view(x), subject.view(x)
     weights = [view.weights[0].mean(0).masked_fill(~view.allowed, torch.nan) for view in views]
     for axes, weight, title in zip((without, with_it), weights, ("without it", "with it"), strict=True):
@@ -113,7 +113,7 @@ def _attention(without: Axes, with_it: Axes, subject: AuditedEncoding, none: Aud
         _draw_weights(axes, weight)
 
 
-def _clipping(before: Axes, after: Axes, subject: AuditedEncoding) -> None:
+def _draw_clipping(before: Axes, after: Axes, subject: AuditedEncoding) -> None:
     """Draw distances, and those that the encoding distinguishes."""
     title = "Distances after clipping"
     if subject.on_grid:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.benchmark.task_statistics import FRESH_SEEDS, endpoint_of_task, fresh_rows, published_rows, runs
+from pe_lab.benchmark.task_statistics import FRESH_SEEDS, endpoint_of_task, fresh_rows, published_rows, task_runs
 from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import TWINS
 from pe_lab.benchmark.undefined_encodings import defined_encodings
@@ -17,9 +17,9 @@ from pe_lab.statistics import (
     LEVEL,
     Verdict,
     decide_pairs,
+    estimate_prior,
     interval,
     paired_tests,
-    prior_of,
     share_interval,
 )
 from pe_lab.statistics.pairs import NOISE_STD, all_pairs, as_arrays
@@ -145,7 +145,7 @@ def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
     pairs, means = [], []
     for name, rows in results.items():
         benchmark_task = task_named(name)
-        before, again = runs(published_rows(rows), benchmark_task), runs(fresh_rows(rows), benchmark_task)
+        before, again = task_runs(published_rows(rows), benchmark_task), task_runs(fresh_rows(rows), benchmark_task)
         names = [pe for pe in before["pe"].unique() if pe in set(again["pe"])]
         for pe in names:
             sample, fresh = before[before["pe"] == pe], again[again["pe"] == pe]
@@ -173,7 +173,7 @@ def _compare_pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], 
     """
     scale = endpoint_of_task(task)
     pes, y, solved = as_arrays(before)
-    prior = prior_of(y, NOISE_STD * scale.margin, solved)
+    prior = estimate_prior(y, NOISE_STD * scale.margin, solved)
     tests = paired_tests(y, all_pairs(len(pes)), scale, solved)
     verdicts = decide_pairs(tests, scale).verdict
     first, second = (np.array(pes)[side] for side in all_pairs(len(pes)))

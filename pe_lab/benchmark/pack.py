@@ -22,7 +22,7 @@ from pe_lab.experiment.tuning import TunedSeed
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
-from pe_lab.results.columns import ENVIRONMENT, levels
+from pe_lab.results.columns import ENVIRONMENT, reference_floors
 from pe_lab.results.from_ledger import summary_and_environment
 from pe_lab.statistics import steps_to_solve
 from pe_lab.system.files import digest
@@ -79,13 +79,13 @@ def _make_rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path)
         for seed in sorted(seed for other, seed in present if other == name):
             cfg = deepcopy(task.cfg)
             cfg.pe, cfg.seed, cfg.ledger = base.pe, seed, str(ledger)
-            row = row_of(task, cfg)
+            row = read_task_row(task, cfg)
             new_rows += [row] if row else []
             left_out += row is None
     return new_rows, left_out
 
 
-def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
+def read_task_row(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
     tuned = TunedSeed.from_config(cfg)
     while (need := tuned.next()) is not None:
@@ -97,7 +97,7 @@ def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     row: dict[str, Any] = {"benchmark": NAME, "task": task.name, "pe": cfg.pe.name, "seed": cfg.seed}
     row |= {"settings": _task_digest(cell, task), "encoding": digest(_encoding_options(cell, tuned.scale))}
     row |= {"revision": cell.identity["pe"]["revision"]} | _tuned_columns(tuned)
-    row |= dict.fromkeys(task_rows.lengths_of(task.cfg.evaluate.lengths)) | _try_columns(tuned)
+    row |= dict.fromkeys(task_rows.length_columns(task.cfg.evaluate.lengths)) | _try_columns(tuned)
     if winner is None:  # all tries diverged
         return row
     job = Job.from_config(winner)
@@ -129,7 +129,7 @@ def _metrics_by_length(run: Run, target: int, summary: Mapping[str, Any]) -> lis
 def _metric_columns(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Return the columns of rows at a length; the level is NaN where a task has none, the best loss 0."""
     floors = [name.removesuffix("/loss") for name in metrics if name.endswith("/loss")]
-    level = next((metrics[f"{name}/loss"] for name in levels(floors)), float("nan"))
+    level = next((metrics[f"{name}/loss"] for name in reference_floors(floors)), float("nan"))
     columns = {"loss": metrics["loss"], "level": level, "best": metrics.get(f"{BEST_FLOOR}/loss", 0.0)}
     return columns | {name: metrics.get(name) for name in ("accuracy", "exact_match")}
 

@@ -57,7 +57,7 @@ class TaskResults:
             shown = ["mean", "low", "high"]
             table["cap"] = self.task.cfg.steps
             table[shown] = table[shown].map(lambda steps: end_at_cap(self.task, steps))
-            again = task_statistics.runs(self.fresh, self.task).groupby("pe")["solved"].agg(["sum", "count"])
+            again = task_statistics.task_runs(self.fresh, self.task).groupby("pe")["solved"].agg(["sum", "count"])
             again = again.reindex(table["pe"], fill_value=0).astype(int).set_axis(table.index)
             table["all_solved"], table["all_runs"] = table["solved"] + again["sum"], table["runs"] + again["count"]
         elif len(table):
@@ -100,7 +100,7 @@ class TaskResults:
     @cached_property
     def longer(self) -> dict[float, "TaskResults"]:
         """`at` of each length beyond training; empty for a task that is compared by its steps to solve."""
-        lengths = [] if self.task.solvable else task_rows.lengths(self.rows)
+        lengths = [] if self.task.solvable else task_rows.measured_lengths(self.rows)
         return {length: self.at(length) for length in lengths if length > 1}
 
     @cached_property
@@ -111,7 +111,9 @@ class TaskResults:
 
         They are no verdicts: no margin is declared for scores. Empty for a task that is compared by its loss.
         """
-        longer = [length for length in task_rows.lengths(self.rows) if length > 1] if self.task.solvable else []
+        longer = (
+            [length for length in task_rows.measured_lengths(self.rows) if length > 1] if self.task.solvable else []
+        )
         enough = self.scores[(self.scores["runs"] >= MIN_SEEDS) & (self.scores["mean"] > 0)]
         return {
             length: enough[enough["length"] == length].nlargest(MAX_NAMED_ENCODINGS, "mean").to_dict("records")

@@ -17,7 +17,7 @@ import pandas as pd
 
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.data.score import NO_GAP
-from pe_lab.encodings.options import POSITIVE, Range, is_integer, is_number, one_of, show_value
+from pe_lab.encodings.options import POSITIVE, Range, choice_range, is_integer, is_number, show_value
 from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError
@@ -53,7 +53,7 @@ _FLAGS = ("solved", "edge")
 _DIGEST = Range("16 hexadecimal digits", lambda x: isinstance(x, str) and re.fullmatch(r"[0-9a-f]{16}", x) is not None)
 _FLAG = Range("true, false or nothing", lambda x: isinstance(x, bool))
 _RANGES = {
-    "benchmark": one_of(NAME),
+    "benchmark": choice_range(NAME),
     **dict.fromkeys(("settings", "encoding", "run"), _DIGEST),
     **dict.fromkeys(_FLAGS, _FLAG),
     **dict.fromkeys(("seed", "parameters", "positional_parameters", "trained_steps"), COUNT_OR_0),
@@ -95,12 +95,12 @@ def _find_error(row: Mapping[str, Any], needed: Collection[str]) -> str | None:
     return None
 
 
-def lengths(rows: pd.DataFrame) -> list[float]:
+def measured_lengths(rows: pd.DataFrame) -> list[float]:
     """Return the lengths, in training lengths, at which rows have results."""
     return sorted(float(name.removeprefix("loss_x")) for name in rows if name.startswith("loss_x"))
 
 
-def lengths_of(factors: Iterable[float]) -> list[str]:
+def length_columns(factors: Iterable[float]) -> list[str]:
     """Return the columns of results at lengths."""
     return [f"{name}_x{factor:g}" for factor in factors for name in METRICS]
 
@@ -112,13 +112,13 @@ def count_candidates(rows: pd.DataFrame) -> int:
 
 def rows_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows as a table, sorted, with numbers as they are written: eight digits, whole ones as such."""
-    table = pd.DataFrame([{name: _rounded(value) for name, value in row.items()} for row in rows])
+    table = pd.DataFrame([{name: _round_value(value) for name, value in row.items()} for row in rows])
     if table.empty:
         return pd.DataFrame(columns=list(COLUMNS))
     return table.sort_values(KEY_COLUMNS, kind="stable", ignore_index=True)
 
 
-def _rounded(value: Any) -> Any:
+def _round_value(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     return float(f"{value:.8g}") if isinstance(value, float) else value
 
@@ -131,7 +131,7 @@ def write_rows(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = No
     """
     folder = folder or RESULTS_FOLDER
     path = folder / f"{task.study}.csv"
-    require_rows(rows, task, "rows to be packed")
+    require_valid_rows(rows, task, "rows to be packed")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(_csv_text(rows), newline="", encoding="utf-8")
     _write_sums(folder)
@@ -166,7 +166,7 @@ def read_rows(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
         table = read_csv(content, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, na_values=[""])
     except ValueError as error:
         raise LedgerError(f"shipped results {path} cannot be read: {' '.join(str(error).split())}") from None
-    require_rows(table, task, str(path))
+    require_valid_rows(table, task, str(path))
     return table
 
 
@@ -202,7 +202,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def require_rows(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
+def require_valid_rows(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
     """Refuse invalid rows: a value out of its range, a seed twice, a result that does not follow.
 
     Raises:
@@ -261,7 +261,7 @@ def merge_rows(
     Raises:
         ValueError: known and new rows contradict each other, and `replace` is false.
     """
-    require_rows(new, task, where)
+    require_valid_rows(new, task, where)
     if shipped.empty or new.empty:
         return new if shipped.empty else shipped
     dropped = pd.Series(False, index=shipped.index)
@@ -308,7 +308,7 @@ def gap(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
     return np.asarray(np.where(level - best <= NO_GAP, 0.0, level - best))
 
 
-def score(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
+def score_at_length(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
     """Return the share of the way from the level without position to the best loss, at a length; NaN without them."""
     level, loss = (_float_column(rows, f"{name}_x{length:g}") for name in ("level", "loss"))
     way = gap(rows, length)

@@ -48,7 +48,7 @@ def fresh_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["seed"].isin(FRESH_SEEDS)]
 
 
-def runs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
+def task_runs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return pe, seed, y, and solved where the task has a level; without seeds of which all tries diverged."""
     measured = rows[rows["y"].notna()]
     outcomes = pd.DataFrame({"pe": measured["pe"], "seed": measured["seed"], "y": measured["y"].astype(float)})
@@ -66,7 +66,7 @@ def compare_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     Encodings whose runs have the same bits are equal, without a test. With fewer than MIN_SEEDS seeds there is no
     verdict (TOO_FEW_SEEDS).
     """
-    outcomes = runs(rows, task)
+    outcomes = task_runs(rows, task)
     if outcomes["pe"].nunique() < 2:
         return pd.DataFrame(columns=COMPARISON_COLUMNS)
     comparisons = compare(outcomes, endpoint_of_task(task))
@@ -106,7 +106,7 @@ def equal_encodings(comparisons: pd.DataFrame, pe: str) -> list[str]:
 
 def share_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on the shares of solved runs of all pairs, as `compare_shares`; no line without a level."""
-    outcomes = runs(rows, task)
+    outcomes = task_runs(rows, task)
     if not task.solvable or outcomes["pe"].nunique() < 2:
         return pd.DataFrame(columns=["pe", "baseline", "solved", "baseline_solved", "verdict"])
     return compare_shares(outcomes)
@@ -122,7 +122,7 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
         often each was best; edge: see `edge_shares`; lost_RATE: how many octaves that rate alone would have
         cost, on average over solved seeds, at least, as tries stop when one has passed; or how many nats at the choice.
     """
-    outcomes, verdicts = runs(rows, task), compare_pairs(rows, task)
+    outcomes, verdicts = task_runs(rows, task), compare_pairs(rows, task)
     names = list(outcomes["pe"].unique())
     same = {pe: equal_encodings(verdicts, pe) for pe in names}
     distinct = [pe for place, pe in enumerate(names) if not set(same[pe]) & set(names[:place])]
@@ -142,7 +142,7 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
             line |= {"solved": solved, "share_low": float(share[0]), "share_high": float(share[1])}
             mean, low, high = (float(2**value) for value in (mean, low, high))
         line |= {"mean": mean, "low": low, "high": high, "first": int(ranks[pe][0]), "last": int(ranks[pe][1])}
-        lines.append(line | sensitivity(all_, task))
+        lines.append(line | rate_sensitivity(all_, task))
     table = pd.DataFrame(lines)
     return table.sort_values("mean", kind="stable", ignore_index=True) if len(table) else table
 
@@ -156,7 +156,7 @@ def edge_shares(rows: pd.DataFrame) -> pd.Series:
     return used["edge"].astype(float).groupby(used["pe"], sort=False).mean()
 
 
-def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
+def rate_sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
     """Return how often each rate was best, the share at an edge, and what each alone would have cost; of one encoding.
 
     Seeds that did not solve their task are left out, but for the share: see `edge_shares`.
@@ -187,9 +187,9 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
 def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return a line per encoding and length: pe, length, runs, and mean, low, high of the score, or of the loss."""
     lines = []
-    for length in task_rows.lengths(rows):
+    for length in task_rows.measured_lengths(rows):
         loss = rows[f"loss_x{length:g}"]
-        values = pd.Series(task_rows.score(rows, length), index=rows.index) if task.solvable else loss
+        values = pd.Series(task_rows.score_at_length(rows, length), index=rows.index) if task.solvable else loss
         for pe, part in values[loss.notna()].groupby(rows["pe"]):
             low, high = interval(part)
             lines.append({"pe": pe, "length": length, "runs": len(part), "mean": part.mean(), "low": low, "high": high})

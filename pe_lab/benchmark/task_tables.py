@@ -39,13 +39,13 @@ def format_tables(results: Mapping[str, pd.DataFrame], names: Collection[str] = 
     published = {name: rows for name, all_ in results.items() if len(rows := task_statistics.published_rows(all_))}
     if names:
         return "\n\n".join(
-            _of_task(results[name], task_named(name)) if name in published else f"{name}: no row is shipped yet"
+            _task_table(results[name], task_named(name)) if name in published else f"{name}: no row is shipped yet"
             for name in names
         )
     if not published:
         return f"{NAME}: no row is shipped yet"
     parts = [f"{NAME}: what is measured\n{_to_text(_progress_table(published))}"]
-    parts += [_of_task(results[name], task_named(name)) for name in published]
+    parts += [_task_table(results[name], task_named(name)) for name in published]
     return "\n\n".join([*parts, _placebo_text(published), fresh_seeds_text(results)])
 
 
@@ -112,7 +112,7 @@ def _progress_table(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame([{"task": "all", **sums}])], ignore_index=True)
 
 
-def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
+def _task_table(rows: pd.DataFrame, task: BenchmarkTask) -> str:
     unit = "steps to solve, censored at the cap" if task.solvable else "test loss in nats"
     results = TaskResults.from_rows(task, rows)
     counts = ", ".join(f"{count} {word}" for word, count in task_statistics.count_verdicts(results.pairs).items())

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import pandas as pd
 
-from pe_lab.benchmark.task_statistics import compare_pairs, runs
+from pe_lab.benchmark.task_statistics import compare_pairs, task_runs
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.statistics import DIFFERENT_VERDICTS, share_interval
 
@@ -45,7 +45,7 @@ def placebo(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     lines = []
     for name, rows in results.items():
         task = task_named(name)
-        outcomes = runs(rows, task)
+        outcomes = task_runs(rows, task)
         both = [("twins", *pair) for pair in twin_pairs()] + [("near", *pair) for pair in NEAR_TWINS]
         present = set(outcomes["pe"])
         verdicts = compare_pairs(rows, task)

@@ -134,12 +134,12 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
     """Let an encoding on a grid take layouts on a line, and one that draws positions or shifts take fixed ones."""
     locate = encoding.locate
 
-    def located(layout: Layout) -> Layout:
+    def locate_on_a_line(layout: Layout) -> Layout:
         if encoding.on_grid:
             layout = replace(layout, pos=torch.stack((layout.pos // GRID_WIDTH, layout.pos % GRID_WIDTH), -1))
         return locate(layout)
 
-    encoding.locate = located  # type: ignore[method-assign]
+    encoding.locate = locate_on_a_line  # type: ignore[method-assign]
     for module in encoding.modules():
         if isinstance(module, PositionalEncoding):
             module.fix_draws()

@@ -22,7 +22,7 @@ def print_check(kind: str, cfg: DictConfig) -> bool:
     """Check one encoding or dataset, and print its report. Returns whether no promise is broken."""
     leaf = cfg[kind]
     print(f"{kind}={leaf.name}, {leaf._target_}")
-    with prefix_errors(kind), _naming(f"{kind}={leaf.name}"):
+    with prefix_errors(kind), _name_setting(f"{kind}={leaf.name}"):
         if kind == "pe":
             case = EncodingCase(leaf.name, instantiate(leaf), cfg.model.width, cfg.model.num_heads)
             examination = check_promises(encodings.PROMISES | models.PROMISES, case)
@@ -70,7 +70,7 @@ def _is_repeated(outcome: PromiseOutcome, before: Sequence[PromiseOutcome]) -> b
 
 
 @contextmanager
-def _naming(setting: str) -> Iterator[None]:
+def _name_setting(setting: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:

@@ -180,10 +180,10 @@ def _marks_positions(encoding: PositionalEncoding, layout: Layout) -> bool:
 
 def takes_packed_documents(case: EncodingCase) -> float:
     """Compare documents that are packed into one sequence with each alone."""
-    return _largest_difference(case, _packed)
+    return _largest_difference(case, _packed_deviation)
 
 
-def _packed(case: EncodingCase, causal: bool, trained: int) -> float:
+def _packed_deviation(case: EncodingCase, causal: bool, trained: int) -> float:
     model, tokens, splits, worst = case.model(trained), random_tokens(2, T), [(4, 5), (6, 2)], 0.0
     pos, segment = torch.zeros(2, T, dtype=torch.long), torch.full((2, T), PADDING)
     for b, (first, second) in enumerate(splits):
@@ -203,10 +203,10 @@ def _packed(case: EncodingCase, causal: bool, trained: int) -> float:
 
 def takes_or_refuses_scattered_documents(case: EncodingCase) -> float:
     """Compare documents between whose tokens there are others, or padding, with each alone; or check the refusal."""
-    return _largest_difference(case, _scattered)
+    return _largest_difference(case, _scattered_deviation)
 
 
-def _scattered(case: EncodingCase, causal: bool, trained: int) -> float:
+def _scattered_deviation(case: EncodingCase, causal: bool, trained: int) -> float:
     model, worst = case.model(trained), 0.0
     for documents in ([0, 1, 0, 1, 1, 0, 0, 1, 0], [0, 0, PADDING, 0, PADDING, PADDING, 0, 1, 1]):
         tokens, segment = random_tokens(1, T), torch.tensor([documents])
@@ -302,19 +302,19 @@ def reads_a_grid_row_by_row(case: EncodingCase) -> float:
 
 def equals_the_definition(case: EncodingCase, lengths: tuple[int, ...] = LENGTHS) -> float:
     """Compare values and gradients of PyTorch's attention with the reference, which defines attention."""
-    return max(_defined(case, "sdpa", causal, length) for causal in case.masks for length in lengths)
+    return max(_reference_deviation(case, "sdpa", causal, length) for causal in case.masks for length in lengths)
 
 
 def equals_the_definition_in_blocks(case: EncodingCase, lengths: tuple[int, ...] = (63,)) -> float:
     """Compare values and gradients of attention in blocks of some ten queries with the reference."""
     worst = 0.0
     for causal, length in product(case.masks, lengths):
-        with blocked.blocks_of(2 * case.num_heads * length * 10):
-            worst = max(worst, _defined(case, "blocked", causal, length))
+        with blocked.limit_block_size(2 * case.num_heads * length * 10):
+            worst = max(worst, _reference_deviation(case, "blocked", causal, length))
     return worst
 
 
-def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
+def _reference_deviation(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     """Return how far an implementation is from the reference."""
     models = {implementation: case.model(length, implementation) for implementation in ("reference", name)}
     models[name].load_state_dict(models["reference"].state_dict())

@@ -47,7 +47,7 @@ def expand_overrides(overrides: list[str], multirun: bool) -> list[DictConfig]:
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         conf = find_folders()
         _require_new_names(conf)
-        whole, params = _compose(_fixed(overrides, multirun, conf), conf, _fingerprint(conf))
+        whole, params = _compose(_single_values(overrides, multirun, conf), conf, _fingerprint(conf))
         return compose_cells(params, overrides) if multirun else [complete_cell(whole, overrides, params)]
 
 
@@ -55,10 +55,10 @@ def single_valued_overrides(overrides: list[str], multirun: bool) -> list[str]:
     """Return the overrides that have one value; raises ValueError for others if there is no sweep."""
     conf = find_folders()
     _require_new_names(conf)
-    return [override.input_line for override in _fixed(overrides, multirun, conf)]
+    return [override.input_line for override in _single_values(overrides, multirun, conf)]
 
 
-def _fixed(overrides: list[str], multirun: bool, conf: ConfigFolders) -> list[Any]:
+def _single_values(overrides: list[str], multirun: bool, conf: ConfigFolders) -> list[Any]:
     """Return the overrides that have one value, parsed; raises ValueError as `single_valued_overrides`."""
     elements = parse_overrides(overrides, conf)
     for override in [] if multirun else elements:

@@ -79,7 +79,7 @@ def find_folders() -> ConfigFolders:
         files.setdefault(_group(config_folder(), file), {})[file.stem] = file
     groups = sorted(group for group in files if group)
     users: list[Path] = []
-    for source, path in [*((CONFIG_DIR_SOURCES, folder) for folder in _from_environment()), *_installed()]:
+    for source, path in [*((CONFIG_DIR_SOURCES, folder) for folder in _environment_folders()), *_installed_folders()]:
         folder = path.resolve()
         if folder in (config_folder().resolve(), *users):
             continue
@@ -109,7 +109,9 @@ def add_config_dirs(arguments: list[str]) -> Iterator[list[str]]:
     before, paths = os.environ.get(CONFIG_DIR_VARIABLE), list(sys.path)
     try:
         if folders:
-            os.environ[CONFIG_DIR_VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_from_environment(), *folders])))
+            os.environ[CONFIG_DIR_VARIABLE] = os.pathsep.join(
+                dict.fromkeys(map(str, [*_environment_folders(), *folders]))
+            )
         find_folders()
         yield rest
     finally:
@@ -150,7 +152,7 @@ def add_path_of_callbacks(overrides: list[str]) -> None:
 def import_paths() -> list[str]:
     """Return where modules of users are looked for: the current folder, those in which their folders of configs are."""
     here = [] if sys.flags.safe_path else [to_absolute_path(".")]  # whichever folder Hydra chose for a job
-    return list(dict.fromkeys([*here, *(str(folder.resolve().parent) for folder in _from_environment())]))
+    return list(dict.fromkeys([*here, *(str(folder.resolve().parent) for folder in _environment_folders())]))
 
 
 def is_package(name: str) -> bool:
@@ -175,7 +177,7 @@ def _targets(settings: Any) -> Iterator[str]:
 
 def config_dir_flags() -> list[str]:
     """Return the arguments that add the folders of this process to another program."""
-    return [f"{FLAGS[0]}={folder}" for folder in _from_environment()]
+    return [f"{FLAGS[0]}={folder}" for folder in _environment_folders()]
 
 
 class UsersFolders(SearchPathPlugin):
@@ -206,11 +208,11 @@ def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
     return folders, rest
 
 
-def _from_environment() -> list[Path]:
+def _environment_folders() -> list[Path]:
     return [Path(folder) for folder in os.environ.get(CONFIG_DIR_VARIABLE, "").split(os.pathsep) if folder]
 
 
-def _installed() -> Iterator[tuple[str, Path]]:
+def _installed_folders() -> Iterator[tuple[str, Path]]:
     """Yield the folders that installed packages name, each with a description of its entry point."""
     for point in _entry_points(tuple(sys.path)):
         package = f" of {point.dist.name}" if point.dist else ""

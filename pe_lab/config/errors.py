@@ -40,14 +40,14 @@ def describe_hydra_error(error: BaseException) -> str:
             return f"learning rates must be given as {rates}, got search={name}"
         return unknown_name_message(group or "config", error.options, name, listing=HELP_COMMAND)
     cause = error.__cause__
-    if (file := COMPOSING_PATTERN.match(str(error))) and (line := _of_setting(error.__context__)):
+    if (file := COMPOSING_PATTERN.match(str(error))) and (line := _describe_setting(error.__context__)):
         return f"{file[1]}.yaml: {line}"
     if cause is not None and (located := LOCATING_PATTERN.match(str(error))):
         reason = raised_line(cause.__cause__, unnamed=True) if cause.__cause__ is not None else ""
         reason = reason or (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
         return f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}"
     appended = APPEND_PATTERN.search(str(error))
-    if line := _of_setting(error) or _of_setting(cause, *(appended.groups() if appended else ())):
+    if line := _describe_setting(error) or _describe_setting(cause, *(appended.groups() if appended else ())):
         return line
     key, text = getattr(cause, "full_key", None), " ".join(str(cause).strip().partition("\n")[0].split())
     return "" if not key or not text else text if key in text else f"{key}: {text}"
@@ -93,7 +93,7 @@ def _settings(leaf: Any, path: str = "") -> Iterator[str]:
             yield from _settings(value, name) if hasattr(value, "items") and not value._is_none() else ()
 
 
-def _of_setting(error: BaseException | None, override: str = "", value_text: str = "") -> str:
+def _describe_setting(error: BaseException | None, override: str = "", value_text: str = "") -> str:
     """Return what the type of a setting requires and the value that it was given; "" for other errors.
 
     Args:

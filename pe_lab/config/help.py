@@ -5,7 +5,7 @@ from pathlib import Path
 from textwrap import fill
 
 from pe_lab.config.config_folders import ConfigFolders
-from pe_lab.config.reference import Setting, common_settings, first_comment, read_settings, settings_of_config
+from pe_lab.config.reference import Setting, common_settings, first_comment, read_config_settings, settings_of_config
 from pe_lab.system.names import HELP_COMMAND, unknown_name_message
 
 WIDTH = 100
@@ -55,7 +55,7 @@ def help_text(conf: ConfigFolders, overrides: list[str], every: bool, train: boo
         file = conf.files[group][name]
         lines = file.read_text(encoding="utf-8").splitlines()
         title = next((line.removeprefix("# ") for line in lines if line[:2] == "# " and "@package" not in line), "")
-        parts.append("\n".join([f"{group}={name}: {title}", *_lines(read_settings(file, group))]))
+        parts.append("\n".join([f"{group}={name}: {title}", *_lines(read_config_settings(file, group))]))
     if not (chosen or groups):
         title = "Settings" if every else "The settings that are changed most" if train else "What is measured"
         parts.append("\n".join([f"{title}, with their defaults:", *_lines(_shown_settings(every, train))]))

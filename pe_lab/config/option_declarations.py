@@ -78,12 +78,12 @@ class _Names(dict[str, Any]):
             for base in bases:
                 ranges = self.options(base) | ranges
         for parameter in [*function.args.args, *function.args.kwonlyargs] if function else []:
-            allowed = self._declared(parameter.annotation)
+            allowed = self._declared_range(parameter.annotation)
             if allowed is not None:
                 ranges[parameter.arg] = allowed
         return ranges
 
-    def _declared(self, annotation: ast.expr | None) -> Range | None:
+    def _declared_range(self, annotation: ast.expr | None) -> Range | None:
         try:
             return None if annotation is None else annotated_range(self.evaluate(annotation))
         except Exception:  # whatever a user's annotation raises without its imports, the constructor checks it
@@ -114,10 +114,10 @@ def _names(module: str) -> _Names:
         paths = [Path(spec.origin)]
     if not paths:
         raise ImportError(f"{module} is not there as Python source")
-    return _read(package, paths[0], paths[0].stat().st_mtime_ns)
+    return _read_names(package, paths[0], paths[0].stat().st_mtime_ns)
 
 
 @cache
-def _read(package: str, file: Path, changed: int) -> _Names:
+def _read_names(package: str, file: Path, changed: int) -> _Names:
     """Return the names of a file as it was at that time."""
     return _Names(package, ast.parse(file.read_bytes()))

@@ -139,7 +139,7 @@ def parse_overrides(overrides: list[str], conf: ConfigFolders, loader: ConfigLoa
             meant = [f"{group}={text}" for group, files in conf.files.items() if text in files]
             hint = f": did you mean {' or '.join(meant)}?" if meant else ""
             raise ValueError(f"a setting must be written key=value, got {show_value(text)}{hint}")
-        hydra_override = _read(parser, text)
+        hydra_override = _parse_override(parser, text)
         override = Override(text, hydra_override, hydra_override.key_or_group, hydra_override.value(), conf, parsed)
         if wrong := next(filter(None, (rule(override) for rule in RULES)), None):
             raise ValueError(wrong)
@@ -151,7 +151,7 @@ def parse_overrides(overrides: list[str], conf: ConfigFolders, loader: ConfigLoa
     return parsed
 
 
-def _read(parser: Any, text: str) -> Any:
+def _parse_override(parser: Any, text: str) -> Any:
     """Return an override as Hydra's parser reads it.
 
     Raises:
@@ -224,7 +224,7 @@ def _help(override: Override) -> str | None:
     return None
 
 
-def _of_hydra(override: Override) -> str | None:
+def _unknown_setting(override: Override) -> str | None:
     """Return what is wrong if Hydra has no such setting: with a plus it would add it, and nothing would read it."""
     if not override.key.startswith("hydra.") or override.parsed.is_delete():
         return None
@@ -287,7 +287,7 @@ def _choice(override: Override) -> str | None:
 
 
 # each returns what is wrong with an override, or None; the first that says something is raised
-RULES = (_study, _launcher_package, _logger, _help, _of_hydra, _searchpath, _numbers, _once, _sweep, _choice)
+RULES = (_study, _launcher_package, _logger, _help, _unknown_setting, _searchpath, _numbers, _once, _sweep, _choice)
 
 
 def _swept(value: Any) -> int:

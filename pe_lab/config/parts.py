@@ -52,14 +52,14 @@ def fill_parts(leaf: DictConfig, path: str, conf: ConfigFolders, written: Callab
     parts = leaf.get(PARTS)
     if not isinstance(parts, ListConfig):
         return
-    filled = [_filled(part, f"{path}.{PARTS}[{i}]", conf, written) for i, part in enumerate(parts)]
+    filled = [_fill_part(part, f"{path}.{PARTS}[{i}]", conf, written) for i, part in enumerate(parts)]
     for i, part in enumerate(filled):
         fill_parts(part, f"{path}.{PARTS}[{i}]", conf, written)
     with open_dict(leaf):
         leaf[PARTS] = filled
 
 
-def _filled(part: Any, path: str, conf: ConfigFolders, written: Callable[[str], DictConfig]) -> DictConfig:
+def _fill_part(part: Any, path: str, conf: ConfigFolders, written: Callable[[str], DictConfig]) -> DictConfig:
     if is_encoding(part):
         return part
     leaf = {"name": part} if isinstance(part, str) else OmegaConf.to_container(part) if OmegaConf.is_dict(part) else {}
@@ -79,7 +79,7 @@ def _filled(part: Any, path: str, conf: ConfigFolders, written: Callable[[str], 
             has = f"has the settings {', '.join(allowed)}" if allowed else "has no settings"
             raise OptionError(f"{path}={name} {has}: got {key}={show_value(value)}{did_you_mean(key, allowed)}")
         if is_encoding(settings[key]):
-            value = _filled(
+            value = _fill_part(
                 OmegaConf.create(value) if isinstance(value, dict) else value, f"{path}.{key}", conf, written
             )
         settings[key] = value

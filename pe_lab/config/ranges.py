@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from pe_lab.encodings import policy_names
-from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, at_least, integers, is_number, is_text, one_of
+from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, at_least, choice_range, integers, is_number, is_text
 
 
-def list_of(item: Range, fewest: int = 1) -> Range:
+def list_range(item: Range, fewest: int = 1) -> Range:
     """Return the range of lists of at least `fewest` members, each in a range."""
     words = f"a list, each {item.words}" if fewest else f"a list, maybe empty, each {item.words}"
     return Range(
@@ -85,19 +85,19 @@ UNTYPED: dict[str, Range] = {
     "optimizer.weight_decay": at_least(0),
     "optimizer.nesterov": BOOLEAN,
     "optimizer.ns_steps": COUNT,
-    "optimizer.adjust_lr_fn": one_of("original", "match_rms_adamw"),
+    "optimizer.adjust_lr_fn": choice_range("original", "match_rms_adamw"),
     "optimizer.adamw_lr": _optional(POSITIVE),
     "optimizer.adamw_betas": BETAS,
     "optimizer.adamw_eps": POSITIVE,
-    "optimizer.schedule": one_of("constant", "cosine", "linear", "wsd"),
+    "optimizer.schedule": choice_range("constant", "cosine", "linear", "wsd"),
     "optimizer.min_lr": at_least(0),
     "optimizer.decay_fraction": PART,
     "optimizer.warmup_steps": integers(0),
-    "logger.wandb.mode": _optional(one_of("online", "offline", "disabled")),
+    "logger.wandb.mode": _optional(choice_range("online", "offline", "disabled")),
     "logger.wandb.project": NAME,
     "logger.wandb.entity": _optional(NAME),
     "logger.wandb.group": _optional(Range("a text of at most 128 characters", lambda x: is_text(x) and len(x) <= 128)),
-    "logger.wandb.tags": list_of(
+    "logger.wandb.tags": list_range(
         Range("a text of 1 to 64 characters", lambda x: is_text(x) and len(x) <= 64), fewest=0
     ),
     "logger.wandb.notes": _optional(Range("a text", is_text)),

@@ -83,17 +83,17 @@ class Setting:
     @property
     def changes(self) -> str:
         """What another value of it changes."""
-        return effect_of(self.name)
+        return setting_effect(self.name)
 
 
-def effect_of(name: str) -> str:
+def setting_effect(name: str) -> str:
     """Return what another value of a setting changes."""
     parts = name.split(".")
     beginnings = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((_CHANGES[beginning] for beginning in beginnings if beginning in _CHANGES), TRAINING)
 
 
-def read_settings(file: Path, group: str = "") -> list[Setting]:
+def read_config_settings(file: Path, group: str = "") -> list[Setting]:
     """Return the settings of a file of conf/, in its order.
 
     Args:
@@ -134,7 +134,7 @@ def settings_of_config(chosen: list[str] | None = None) -> list[Setting]:
     return [
         setting
         for group, file in [("", config_folder() / "config.yaml"), *files]
-        for setting in read_settings(file, group)
+        for setting in read_config_settings(file, group)
     ]
 
 

@@ -42,7 +42,7 @@ def check_config(cfg: DictConfig, conf: ConfigFolders | None = None) -> None:
         if value is not missing:
             require_setting(setting, _plain(value))
     encodings = list(_encodings(cfg.pe, "pe"))
-    for path in [*encodings, "data", "optimizer", *_named(cfg)]:
+    for path in [*encodings, "data", "optimizer", *_chosen_places(cfg)]:
         _check_module(OmegaConf.select(cfg, path), path)
     for path in [*encodings, "data"]:
         _check_options(OmegaConf.select(cfg, path), path)
@@ -58,7 +58,7 @@ def check_config(cfg: DictConfig, conf: ConfigFolders | None = None) -> None:
         raise ValueError(f"the config {problem}")
 
 
-def _named(cfg: DictConfig) -> list[str]:
+def _chosen_places(cfg: DictConfig) -> list[str]:
     """Return the places of what is chosen as a list: each file stands in its group under its name."""
     return [f"{group}.{name}" for group in LIST_GROUPS for name in cfg[group]]
 

@@ -15,7 +15,16 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from pe_lab.config import ranges, trainer_arguments
 from pe_lab.encodings import options
-from pe_lab.encodings.options import Count, Folder, NonNegative, Positive, Range, annotated_range, at_least, one_of
+from pe_lab.encodings.options import (
+    Count,
+    Folder,
+    NonNegative,
+    Positive,
+    Range,
+    annotated_range,
+    at_least,
+    choice_range,
+)
 
 
 @dataclass
@@ -30,34 +39,34 @@ class Model:
     width: Count = MISSING
     num_heads: Count = MISSING
     mlp_ratio: Annotated[Any, ranges.RATIO] = MISSING
-    norm: Annotated[str, one_of("pre", "post", "sandwich")] = MISSING
+    norm: Annotated[str, choice_range("pre", "post", "sandwich")] = MISSING
     dropout: Annotated[float, ranges.FRACTION] = MISSING
     embedding_std: Positive = MISSING
     scale_tokens: bool = MISSING
     attention_dropout: Annotated[float, ranges.FRACTION] = 0.0
-    parametrization: Annotated[str, one_of("standard", "mup")] = "standard"
+    parametrization: Annotated[str, choice_range("standard", "mup")] = "standard"
     base_width: Count = 64
     base_head_dim: Count = 16
-    norm_type: Annotated[str, one_of("layer", "rms", "rms_plain")] = "layer"
-    mlp: Annotated[str, one_of("gelu", "swiglu", "relu2")] = "gelu"
+    norm_type: Annotated[str, choice_range("layer", "rms", "rms_plain")] = "layer"
+    mlp: Annotated[str, choice_range("gelu", "swiglu", "relu2")] = "gelu"
     num_kv_heads: Count | None = None
     qk_norm: bool = False
     bias: bool = True
     tie_embeddings: bool = False
-    residual_scale: Annotated[str, one_of("none", "depth")] = "none"
+    residual_scale: Annotated[str, choice_range("none", "depth")] = "none"
     weight_std: Positive | None = None
     head_dim: Count | None = None
     embedding_norm: bool = False
     logit_cap: Positive | None = None
-    checkpointing: Annotated[str, one_of("none", "layer", "selective")] = "none"
+    checkpointing: Annotated[str, choice_range("none", "layer", "selective")] = "none"
 
 
 @dataclass
 class LabTrainer:
     """How a cell is trained: what Lightning's Trainer has no argument for, or another name."""
 
-    device: Annotated[str, one_of("auto", "cpu", "cuda")] = MISSING
-    precision: Annotated[str, one_of("32", "bf16-mixed")] = MISSING
+    device: Annotated[str, choice_range("auto", "cpu", "cuda")] = MISSING
+    precision: Annotated[str, choice_range("32", "bf16-mixed")] = MISSING
     batch_size: Count = MISSING
     clip: Positive | None = MISSING
     log_every: Count = MISSING
@@ -82,7 +91,7 @@ Trainer: Any = make_dataclass(
 class Attention:
     """Which implementation computes attention."""
 
-    implementation: Annotated[str, one_of("auto", "reference", "sdpa", "flex", "blocked", "triton")] = MISSING
+    implementation: Annotated[str, choice_range("auto", "reference", "sdpa", "flex", "blocked", "triton")] = MISSING
 
 
 @dataclass
@@ -119,7 +128,7 @@ class Tune:
     """
 
     rates: Annotated[list[float], ranges.ascending_list(2)] | None = None
-    scaled: Annotated[list[Any], ranges.list_of(ranges.RATE_AND_SCALE, fewest=0)] = field(default_factory=list)
+    scaled: Annotated[list[Any], ranges.list_range(ranges.RATE_AND_SCALE, fewest=0)] = field(default_factory=list)
     fraction: Annotated[float, ranges.PART] = 0.25
     steps: Count | None = None
     margin: Annotated[str, ranges.TUNED_MARGIN] | None = None
@@ -130,11 +139,11 @@ class Tune:
 class Evaluate:
     """Measurements on a trained cell: every length, under every policy, at every offset; answers generated or not."""
 
-    lengths: Annotated[list[float], ranges.list_of(at_least(1))] = field(default_factory=lambda: [1.0])
-    policy: Annotated[list[str], ranges.list_of(ranges.POLICY)] = field(default_factory=lambda: ["raw"])
-    offset: Annotated[list[int], ranges.list_of(ranges.OFFSET)] = field(default_factory=lambda: [0])
+    lengths: Annotated[list[float], ranges.list_range(at_least(1))] = field(default_factory=lambda: [1.0])
+    policy: Annotated[list[str], ranges.list_range(ranges.POLICY)] = field(default_factory=lambda: ["raw"])
+    offset: Annotated[list[int], ranges.list_range(ranges.OFFSET)] = field(default_factory=lambda: [0])
     stride: Count | None = None
-    decode: Annotated[str, one_of("none", "greedy")] = "none"
+    decode: Annotated[str, choice_range("none", "greedy")] = "none"
 
 
 @dataclass
@@ -150,7 +159,7 @@ class Decide:
 
     baseline: Annotated[str, ranges.BASELINE] | None = None
     seeds: Annotated[str, ranges.SEEDS] = "5..12"
-    looks: Annotated[list[int], ranges.list_of(ranges.COUNT)] | None = None
+    looks: Annotated[list[int], ranges.list_range(ranges.COUNT)] | None = None
     best: Count | None = None
 
 
@@ -187,17 +196,17 @@ class Config(Study):
     study_name: Annotated[str, ranges.NAME] | None = None
 
 
-def _declared(typed: type, prefix: str = "") -> Iterator[tuple[str, Range]]:
+def _declared_settings(typed: type, prefix: str = "") -> Iterator[tuple[str, Range]]:
     """Yield the settings of a class of the schema by their dotted names, with the ranges that it declares."""
     for name, annotation in get_type_hints(typed, include_extras=True).items():
         if isinstance(annotation, type) and is_dataclass(annotation):
-            yield from _declared(annotation, f"{prefix}{name}.")
+            yield from _declared_settings(annotation, f"{prefix}{name}.")
         elif (allowed := annotated_range(annotation)) is not None:
             yield prefix + name, allowed
 
 
 # the ranges of all settings but those of `pe` and `data`, whose classes declare their options themselves
-RANGES: dict[str, Range] = dict(_declared(Config)) | ranges.UNTYPED
+RANGES: dict[str, Range] = dict(_declared_settings(Config)) | ranges.UNTYPED
 
 
 def require_setting(setting: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, integers, is_integer, is_number, is_text, one_of
+from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, choice_range, integers, is_integer, is_number, is_text
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 NO_VALUES: tuple[Any, ...] = ()
@@ -34,7 +34,7 @@ DECIDED_ARGUMENTS: dict[
 }
 # names that Lightning has for settings of the lab
 ALIASES: dict[str, tuple[str, Range]] = {
-    "accelerator": ("trainer.device", one_of("auto", "cpu", "cuda", "gpu")),
+    "accelerator": ("trainer.device", choice_range("auto", "cpu", "cuda", "gpu")),
     "gradient_clip_val": ("trainer.clip", POSITIVE),
     "log_every_n_steps": ("trainer.log_every", integers(1)),
     "max_epochs": ("epochs", integers(1)),
@@ -54,7 +54,7 @@ def _batches(fewest: int) -> Range:
     )
 
 
-def _is_one_of(values: tuple[Any, ...], value: Any) -> bool:
+def _is_one_type_of(values: tuple[Any, ...], value: Any) -> bool:
     return value in values and not isinstance(value, bool)
 
 
@@ -74,7 +74,7 @@ TAKEN_ARGUMENTS: dict[str, Range] = {
     "devices": integers(1),
     "enable_model_summary": BOOLEAN,
     "enable_progress_bar": BOOLEAN,
-    "gradient_clip_algorithm": one_of("norm", "value"),
+    "gradient_clip_algorithm": choice_range("norm", "value"),
     "inference_mode": BOOLEAN,
     "limit_train_batches": _batches(1),
     "limit_val_batches": _batches(0),
@@ -83,7 +83,7 @@ TAKEN_ARGUMENTS: dict[str, Range] = {
     "overfit_batches": _batches(1),
     "profiler": _text_or_target("simple, advanced or pytorch"),
     "reload_dataloaders_every_n_epochs": integers(0),
-    "strategy": one_of(*STRATEGIES),
+    "strategy": choice_range(*STRATEGIES),
     "val_check_interval": Range(
         "a number of batches, at least 1, or a share in (0, 1] such as 0.5",
         lambda x: is_number(x) and (0 < x <= 1 if isinstance(x, float) else x >= 1),
@@ -116,7 +116,7 @@ def argument_ranges() -> dict[str, Range]:
     allowed = TAKEN_ARGUMENTS | {name: accepted for name, (_, accepted) in ALIASES.items()}
     for name, (values, why) in DECIDED_ARGUMENTS.items():
         words = f"left out{''.join(f' or {value}' for value in values)}: {why}"
-        allowed[name] = Range(words, partial(_is_one_of, values))
+        allowed[name] = Range(words, partial(_is_one_type_of, values))
     return {name: replace(allowed[name], optional=True) for name in ARGUMENT_NAMES}
 
 

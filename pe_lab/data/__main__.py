@@ -33,12 +33,12 @@ def main() -> None:
 
     def program() -> None:
         with config.add_config_dirs(sys.argv[1:]) as arguments:
-            export_dataset(*read_arguments(parser.parse_args(arguments).arguments))
+            export_dataset(*read_export_arguments(parser.parse_args(arguments).arguments))
 
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
-def read_arguments(arguments: list[str]) -> tuple[Path, DictConfig]:
+def read_export_arguments(arguments: list[str]) -> tuple[Path, DictConfig]:
     """Return the folder to write to, and the config of the dataset.
 
     Raises:

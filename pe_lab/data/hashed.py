@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, InMemoryDataset, predictor_metrics, unseen_rows
-from pe_lab.data.problem import MIN_PROBLEMS, draw_until, require_unique, split_of
+from pe_lab.data.problem import MIN_PROBLEMS, draw_until, hash_split, require_unique
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import MAX_LENGTH, OptionError
 
@@ -48,7 +48,7 @@ class HashSplitDataset(InMemoryDataset):
 
         def draw(block: int) -> tuple[Tensor]:
             tokens = self.draw(make_generator(self.seed, self.name, *self.draw_name(split), *self.drawn, block))
-            tokens = tokens[torch.tensor([split_of(self.seed, self.name, row) == split for row in tokens.tolist()])]
+            tokens = tokens[torch.tensor([hash_split(self.seed, self.name, row) == split for row in tokens.tolist()])]
             return (tokens if split == "train" else tokens[unseen_rows(tokens, seen)],)
 
         (tokens,) = draw_until(self.size(split), draw, f"data.{split}", f"sequences found for data={self.name}")

@@ -47,7 +47,7 @@ def read_splits(content: bytes, source: str, task: Task) -> dict[str, Rows]:
 
     form = _Form(task)
     for number, line in rows[1:]:
-        form.take(number, line)
+        form.add(number, line)
     if form.malformed:
         more = len(form.malformed) - MAX_LISTED_ROWS
         raise ValueError(
@@ -58,7 +58,7 @@ def read_splits(content: bytes, source: str, task: Task) -> dict[str, Rows]:
     for split in SPLITS[:3]:
         if split not in form.taken:
             raise ValueError(f"data.path must have rows of train, validation and test, got none of {split} in {source}")
-    return {split: _padded(form.taken[split], task.length) for split in SPLITS if split in form.taken}
+    return {split: _pad_rows(form.taken[split], task.length) for split in SPLITS if split in form.taken}
 
 
 def _fields(line: str) -> list[str]:
@@ -85,13 +85,13 @@ class _Form:
         self.malformed: list[str] = []
         self.first: dict[str, tuple[str, int]] = {}  # the first row of each sequence
 
-    def take(self, number: int, line: str) -> None:
+    def add(self, number: int, line: str) -> None:
         try:
-            self._take(number, _fields(line))
+            self._add(number, _fields(line))
         except _MalformedError as reason:
             self.malformed.append(f"row {number}: {reason}")
 
-    def _take(self, number: int, fields: list[str]) -> None:
+    def _add(self, number: int, fields: list[str]) -> None:
         if len(fields) != len(COLUMNS):
             raise _MalformedError(f"{len(fields)} fields instead of {len(COLUMNS)}")
         split, tokens, label = (field.strip() for field in fields)
@@ -114,7 +114,7 @@ class _Form:
         self.taken.setdefault(split, []).append((row, self.labels[label]))
 
 
-def _padded(rows: list[tuple[list[int], int]], length: int) -> Rows:
+def _pad_rows(rows: list[tuple[list[int], int]], length: int) -> Rows:
     counts = [len(tokens) for tokens, _ in rows]
     tokens = [tokens + [0] * (length - len(tokens)) for tokens, _ in rows]
     return torch.tensor(tokens), torch.tensor([label for _, label in rows]), torch.tensor(counts)

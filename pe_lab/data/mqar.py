@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemoryDataset, Task, mean_metrics
-from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS, split_of
+from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS, hash_split
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import Count, Length, OptionError, Range, integers, is_number
 
@@ -113,7 +113,7 @@ class MQAR(InMemoryDataset):
             values = 1 + self.keys + _different(torch.ones(self.values, dtype=torch.long), self.pairs, source)
             gaps = _different(self.weights, self.pairs, source)
             rows = torch.cat((keys, values, gaps), 1).tolist()
-            members = torch.tensor([split_of(self.seed, self.name, row) == split for row in rows])
+            members = torch.tensor([hash_split(self.seed, self.name, row) == split for row in rows])
             blocks.append((keys[members], values[members], gaps[members]))
             if sum(len(keys) for keys, _, _ in blocks) >= self.size(split):
                 break

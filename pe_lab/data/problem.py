@@ -243,7 +243,7 @@ class RandomProblems(Problems):
             prompt = self.draw(n, source)
             if not self.beyond:
                 keys = map(self.key, self._trimmed_prompts(n, prompt))
-                members = torch.tensor([split_of(self.seed, self.name, key) == split for key in keys])
+                members = torch.tensor([hash_split(self.seed, self.name, key) == split for key in keys])
                 n, prompt = n[members], prompt[members]
             if split != "train":
                 beyond = torch.arange(prompt.shape[1]) >= _length(self.prompt_length, n)[:, None]
@@ -311,7 +311,7 @@ def draw_until(size: int, draw: Callable[[int], tuple[Tensor, ...]], option: str
     return tuple(torch.cat(parts)[:size] for parts in zip(*blocks, strict=True))
 
 
-def split_of(seed: int, name: str, key: list[int]) -> str:
+def hash_split(seed: int, name: str, key: list[int]) -> str:
     """Return the split of a sequence by a hash: a tenth are in the test, a tenth in validation, others in training.
 
     Args:

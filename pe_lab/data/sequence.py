@@ -203,7 +203,7 @@ def half_written(counts: Tensor, share: Tensor) -> Tensor:
     k = counts.sum(1, keepdim=True)
     a = torch.arange(int(k.max()) // 2 + 1)
     b = k - 2 * a  # n - a, where n + a = k
-    likely = _at_size(share, k - a)
+    likely = _size_probability(share, k - a)
     possible = (b >= 0) & (likely > 0)
     middle = (a * possible).sum(1, keepdim=True) / possible.sum(1, keepdim=True).double()
     u, v = middle / S, (k - 2 * middle) / S
@@ -278,7 +278,7 @@ def half_sorted(counts: Tensor, share: Tensor) -> Tensor:
 
     def weight(a: Tensor, possible: Tensor, orders: Tensor) -> Tensor:
         size = k - a
-        weights = _log_factorial(size) - orders - size.double() * math.log(S) + _at_size(share, size).log()
+        weights = _log_factorial(size) - orders - size.double() * math.log(S) + _size_probability(share, size).log()
         return weights.masked_fill(~possible, -torch.inf)
 
     logs = torch.full((len(k), S + 1), -torch.inf, dtype=torch.float64)
@@ -291,7 +291,7 @@ def half_sorted(counts: Tensor, share: Tensor) -> Tensor:
     return logs.softmax(1)
 
 
-def _at_size(share: Tensor, n: Tensor) -> Tensor:
+def _size_probability(share: Tensor, n: Tensor) -> Tensor:
     """Return P(n), 0 for sizes without a share."""
     return share[n.clamp(max=len(share) - 1)].where(n < len(share), 0.0)
 

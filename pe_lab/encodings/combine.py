@@ -26,7 +26,7 @@ class Combination(PositionalEncoding):
 
     parts: nn.ModuleList
 
-    def take(self, parts: Sequence[PositionalEncoding]) -> None:
+    def set_parts(self, parts: Sequence[PositionalEncoding]) -> None:
         """Register the parts and combine their properties.
 
         Raises:
@@ -112,7 +112,7 @@ class Sum(Combination):
 
     def __init__(self, sizes: Sizes, name: str = "sum", *, parts: Parts) -> None:
         super().__init__(sizes, name)
-        self.take(_make_parts(parts, [sizes] * len(parts)))
+        self.set_parts(_make_parts(parts, [sizes] * len(parts)))
         mixing = [part.name for part in self.members() if part.mixes]
         if len(mixing) > 1:
             raise CannotCombineError(
@@ -165,7 +165,7 @@ class Heads(Combination):
         self.counts = _whole_heads(sizes.num_heads, [1.0] * len(parts) if shares is None else list(shares), len(parts))
         model_heads = sizes.heads_in_model
         part_sizes = [replace(sizes, num_heads=count, model_heads=model_heads) for count in self.counts]
-        self.take(_make_parts(parts, part_sizes))
+        self.set_parts(_make_parts(parts, part_sizes))
         _require_none_embeds(self.members(), "all heads see")
         for part in self.members():
             if part.mixes:
@@ -207,7 +207,7 @@ class Interleave(Combination):
         else:
             members = _make_parts([parts[self.index]], [sizes])
         _require_none_embeds(members, "all layers see")
-        self.take(members)
+        self.set_parts(members)
         self.period = lcm(len(pattern), self.period)
         self.originals = tuple(members) if sizes.layer == 0 else ()  # not registered here: other layers take them
         self.parts = nn.ModuleList(members[:1])

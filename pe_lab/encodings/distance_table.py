@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def distances(reach: int, device: torch.device) -> Tensor:
+def table_distances(reach: int, device: torch.device) -> Tensor:
     """Return the distances -R ... R that a table of reach R covers, [2R+1]."""
     return torch.arange(-reach, reach + 1, device=device)
 

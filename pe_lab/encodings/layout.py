@@ -114,10 +114,10 @@ class Layout(LayoutProperties):
         """
         pos = torch.arange(start, start + length, device=device)[None]
         segment = torch.zeros(batch, length, dtype=torch.long, device=device)
-        return cls._starting_at(pos, segment, causal, grid_width, start, whole=True)
+        return cls._consecutive(pos, segment, causal, grid_width, start, whole=True)
 
     @classmethod
-    def _starting_at(
+    def _consecutive(
         cls, pos: Tensor, segment: Tensor, causal: bool, grid_width: int | None, start: int, whole: bool
     ) -> "Layout":
         """Return the layout at positions from `start` on, [1, T], on a grid at rows and columns."""
@@ -138,7 +138,7 @@ class Layout(LayoutProperties):
         """
         pos = torch.arange(max_length, device=length.device)[None]
         segment = torch.where(pos < length[:, None], 0, PADDING)
-        return cls._starting_at(pos, segment, causal, grid_width, 0, whole=False)
+        return cls._consecutive(pos, segment, causal, grid_width, 0, whole=False)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Layout":
         """Return the layout on a device; facts known on the CPU are kept, not read from the device.

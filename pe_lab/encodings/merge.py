@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.distance_table import distances, table_index
+from pe_lab.encodings.distance_table import table_distances, table_index
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.terms import (
@@ -158,7 +158,7 @@ def _extend_table(table: Tensor, reach: int) -> Tensor:
     half = table.shape[2] // 2
     if half == reach:
         return table
-    return table.index_select(2, table_index(distances(reach, table.device), half))
+    return table.index_select(2, table_index(table_distances(reach, table.device), half))
 
 
 def _rotations(parts: Sequence[PartTerms], name: str) -> Rotary | None:

@@ -86,7 +86,7 @@ def at_least(low: float) -> Range:
     return Range(f"at least {low}", lambda x: is_number(x) and x >= low)
 
 
-def between(low: float, high: float) -> Range:
+def number_range(low: float, high: float) -> Range:
     """Return the range of numbers from `low` to `high`, both included."""
     return Range(f"in [{low}, {high}]", lambda x: is_number(x) and low <= x <= high)
 
@@ -112,7 +112,7 @@ def list_where(words: str, holds: Callable[[Any], bool]) -> Range:
     return Range(words, all_hold)
 
 
-def one_of(*names: str) -> Range:
+def choice_range(*names: str) -> Range:
     """Return the range of these strings."""
     return Range(f"one of {', '.join(names)}", lambda x: x in names, names=names)
 
@@ -148,7 +148,7 @@ def annotated_range(annotation: Any) -> Range | None:
     if kind is Annotated:
         return next((part for part in annotation.__metadata__ if isinstance(part, Range)), None)
     if kind is Literal:
-        return one_of(*parts)
+        return choice_range(*parts)
     if kind in (Union, UnionType) and NoneType in parts and len(parts) == 2:
         inner = annotated_range(parts[0] if parts[1] is NoneType else parts[1])
         return None if inner is None else replace(inner, optional=True)
@@ -207,10 +207,10 @@ class CheckedOptions:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
-            setattr(cls, "__init__", _checking(vars(cls)["__init__"]))  # noqa: B010 types do not assign to methods
+            setattr(cls, "__init__", _checking_constructor(vars(cls)["__init__"]))  # noqa: B010 types do not assign to methods
 
 
-def _checking(init: Callable[..., None]) -> Callable[..., None]:
+def _checking_constructor(init: Callable[..., None]) -> Callable[..., None]:
     """Return a constructor that checks its options before it does anything else."""
     signature = inspect.signature(init)
 

@@ -51,11 +51,11 @@ def main() -> None:
             if name == "out" or not folder.is_dir():  # a cache may have all that is needed
                 require_writable(f"--{name}", folder)
         from pe_lab.gallery.gallery_data import STUDIES, GalleryData  # loads torch
-        from pe_lab.gallery.site import write
+        from pe_lab.gallery.site import write_site
 
         content = GalleryData.gather(results, STUDIES if studies is None else studies, cache, names=chosen)
         print("comparing all pairs of encodings and writing pages: a minute or two", flush=True)
-        count = write(content, out)
+        count = write_site(content, out)
         rows = sum(len(task.rows) for task in content.results.values())
         print(f"{out / 'index.html'}: {count} pages, from {rows} rows")
 

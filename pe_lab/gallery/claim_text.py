@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.claim_tests import CANNOT, compared_cells, mean_of_cell, tasks_of, verdict_of_claim
-from pe_lab.gallery.gallery_page import number, signed
+from pe_lab.gallery.gallery_page import number, signed_number
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.findings import PARTS, Finding
 from pe_lab.replication.universe import quantity
@@ -89,7 +89,7 @@ def mean_and_interval(test: Claimed, comparison: Comparison) -> tuple[str, str]:
 
     The interval ends at what is possible. That of a difference of differences, or of a ratio, is shown as it is.
     """
-    say = signed if test.is_difference else number
+    say = signed_number if test.is_difference else number
     low, high = _ends(test, comparison)
     return say(float(comparison.difference)), f"[{say(low)}, {say(high)}]"
 
@@ -157,7 +157,7 @@ def ours(finding: Finding) -> list[str]:
     for name, published in finding.entry.values.items():
         what, comparison = f"length {name}" if name[:1].isdigit() else name, finding.compared[name]
         difference, low, high = (
-            signed(float(value)) for value in (comparison.difference, comparison.low, comparison.high)
+            signed_number(float(value)) for value in (comparison.difference, comparison.low, comparison.high)
         )
         lines.append(f"{what}: {number(finding.ours[name])}, published {published} ({difference} [{low}, {high}])")
     return [*lines, f"{finding.seeds} seeds, tolerance {finding.entry.tolerance:g}"]

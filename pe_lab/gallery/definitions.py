@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pe_lab.gallery.formulas import balanced
+from pe_lab.gallery.formulas import has_balanced_braces
 from pe_lab.system.plain import abbreviate, plain_data_error, read_yaml
 
 FILE = Path(__file__).with_name("encodings.yaml")
@@ -179,7 +179,7 @@ def _definition(name: str, entry: Any) -> Definition:
     fields = _fields(name, entry, REQUIRED, OPTIONAL)
     formula = _texts(f"{name}.formula", fields["formula"])
     for latex in formula:
-        if not balanced(latex):
+        if not has_balanced_braces(latex):
             raise _wrong(f"{name}.formula", "must have balanced braces", latex)
     return Definition(
         name=name,
@@ -191,7 +191,8 @@ def _definition(name: str, entry: Any) -> Definition:
         failures=tuple(_failure(f"{name}.failures", item) for item in _list(f"{name}.failures", fields["failures"])),
         equals=tuple(_equality(f"{name}.equals", item) for item in _list(f"{name}.equals", fields["equals"])),
         published=tuple(
-            _published(f"{name}.published", item) for item in _list(f"{name}.published", fields.get("published", []))
+            _parse_publication(f"{name}.published", item)
+            for item in _list(f"{name}.published", fields.get("published", []))
         ),
         claims=_texts(f"{name}.claims", fields["claims"], empty=True),
         sliders=_sliders(f"{name}.sliders", fields["sliders"]),
@@ -238,7 +239,7 @@ def _equality(place: str, value: Any) -> Equality:
     )
 
 
-def _published(place: str, value: Any) -> PublishedAs:
+def _parse_publication(place: str, value: Any) -> PublishedAs:
     fields = _fields(place, value, ("title", "url", "when", "test"))
     return PublishedAs(
         _text(f"{place}.title", fields["title"]),
@@ -262,12 +263,12 @@ def _sliders(place: str, value: Any) -> dict[str, tuple[Any, ...]]:
         raise _wrong(place, f"must have at most {MAX_SLIDERS} options, each with a list of values", value)
     least, most = SLIDER_VALUES
     for name, values in value.items():
-        if not isinstance(values, list) or not least <= len(values) <= most or _repeated(values):
+        if not isinstance(values, list) or not least <= len(values) <= most or _has_duplicates(values):
             raise _wrong(f"{place}.{name}", f"must be a list of {least} to {most} values, each once", values)
     return {name: tuple(values) for name, values in value.items()}
 
 
-def _repeated(values: list[Any]) -> bool:
+def _has_duplicates(values: list[Any]) -> bool:
     return any(value in values[:index] for index, value in enumerate(values))
 
 

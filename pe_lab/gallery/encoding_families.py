@@ -20,7 +20,7 @@ FAMILIES = {  # with the modules of pe_lab.encodings
 }
 
 
-def family_of(module: str) -> str:
+def encoding_family(module: str) -> str:
     """Return the family of the encodings in a module; `Other` for a module outside of pe_lab.encodings."""
     name = module.rpartition(".")[2]
     return next((family for family, modules in FAMILIES.items() if name in modules), "Other")

@@ -69,7 +69,7 @@ def _advice_on(content: GalleryData, name: str) -> dict[str, list[Need]]:
 
 
 def holds_on(content: GalleryData, name: str) -> dict[str, Any]:
-    """Return the tasks on which an encoding is `holding` at LONGEST, what is right or its loss; of how many tasks.
+    """Return the tasks on which an encoding holds at LONGEST, what is right or its loss; of how many tasks.
 
     Also those on which it is `holding_on_average`, and what it gets right of whole sequences; None: has none.
     """
@@ -105,7 +105,7 @@ def _overall(content: GalleryData, name: str) -> dict[str, Any]:
     return {"solved": solved, "of": len(solvable), "unseen": unseen} if lines else {}
 
 
-def _compared(content: GalleryData, name: str) -> dict[str, Any]:
+def _encoding_comparisons(content: GalleryData, name: str) -> dict[str, Any]:
     """Return the comparisons of an encoding with one of RIVALS, on all tasks but controls."""
     rival = RIVALS[name == RIVALS[0]]
     lines = [compare_on_task(each, name, rival) for each in content.results.values() if not each.is_control]
@@ -125,14 +125,14 @@ def _parts(content: GalleryData, name: str, definition: Definition) -> dict[str,
     results |= {"whole": {each.task.name: mean_whole(each) for each, _ in on_tasks}}
     results |= {"ranked": {each.task.name: int(each.table["last"].max()) for each, _ in on_tasks}}
     results |= {"on_tasks": on_tasks, "tasks": benchmark_tasks()}
-    results |= _compared(content, name)
+    results |= _encoding_comparisons(content, name)
     results |= {"measured": {each.task.name for each, _ in on_tasks}}
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
     return {
         "Results": ("" if on_tasks else "not measured", results),
         "Untrained curve": ("", {}),
-        "Replication": (_counted(content, claims, judged, len(again)), replicated),
+        "Replication": (_count_verdicts(content, claims, judged, len(again)), replicated),
         "Known failures": (
             _number(len(definition.failures) + len(failing), "published or measured here", "no failure is known"),
             {"failing": failing},
@@ -185,7 +185,7 @@ def _number(count: int, what: str, nothing: str) -> str:
     return f"{count}, {what}" if count else nothing
 
 
-def _counted(content: GalleryData, claims: dict[str, Finding], numbers: dict[str, Finding], again: int) -> str:
+def _count_verdicts(content: GalleryData, claims: dict[str, Finding], numbers: dict[str, Finding], again: int) -> str:
     """Return how many claims and numbers have which verdict, and how many tasks were trained again."""
     order, parts = list(EntryVerdict), []
     for what, findings in (("claims that name it", claims), ("numbers", numbers)):

@@ -1,7 +1,7 @@
 """What models get right at each test length, and which encodings hold beyond the training length."""
 
 from pe_lab.benchmark.task_results import TaskResults
-from pe_lab.gallery.samples import data_of
+from pe_lab.gallery.samples import load_data
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.statistics import MIN_SEEDS, interval
 
@@ -30,7 +30,7 @@ def mean_right(results: TaskResults, metric: str = "accuracy") -> dict[float, di
 
 def mean_whole(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return `mean_right` of whole sequences; empty where a sequence has one answer, or a loss is compared."""
-    return mean_right(results, "exact_match") if results.task.solvable and not data_of(results.task).pooled else {}
+    return mean_right(results, "exact_match") if results.task.solvable and not load_data(results.task).pooled else {}
 
 
 def value_at_lengths(results: TaskResults) -> dict[float, dict[str, float]]:
@@ -47,7 +47,7 @@ def range_over_seeds(results: TaskResults, pe: str, length: float) -> tuple[floa
     return float(values.min()), float(values.max())
 
 
-def by_seed(results: TaskResults, pe: str, length: float) -> str:
+def seed_range(results: TaskResults, pe: str, length: float) -> str:
     """Return the range over seeds of what is right, in words; empty where it is not wide."""
     low, high = (100 * share for share in range_over_seeds(results, pe, length))
     return f"{low:.0f} to {high:.0f}\u00a0% by seed" if high - low >= MIN_RANGE_SHOWN else ""
@@ -60,7 +60,7 @@ def ranked_right(results: TaskResults, length: float) -> dict[str, float]:
     return dict(sorted(((pe, means[pe]) for pe in enough if pe in means), key=lambda item: -item[1]))
 
 
-def holding(results: TaskResults) -> dict[float, dict[str, float]]:
+def encodings_that_hold(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return the encodings that hold at each length beyond training, the best first, each with its mean.
 
     The 95 % t interval of the share of right answers begins at MIN_HELD or above. Of a task that is compared by its
@@ -76,8 +76,8 @@ def holding(results: TaskResults) -> dict[float, dict[str, float]]:
 
 
 def holding_on_average(results: TaskResults) -> dict[float, dict[str, float]]:
-    """Return the encodings with a mean of at least MIN_HELD that are not `holding`, as `holding`; empty of losses."""
-    held = holding(results)
+    """Return other encodings with a mean of at least MIN_HELD, as `encodings_that_hold`; empty of losses."""
+    held = encodings_that_hold(results)
     averages = _averages(results) if results.task.solvable else {}
     return {
         length: {pe: share for pe, share in each.items() if pe not in held[length]} for length, each in averages.items()
@@ -98,8 +98,8 @@ def _lowest(results: TaskResults, pe: str, length: float) -> float:
 
 
 def highest_where_none_holds(results: TaskResults) -> dict[float, tuple[str, float]]:
-    """Return the encoding with the highest of `mean_right` and its mean, at the lengths at which none is `holding`."""
-    without = [length for length, held in holding(results).items() if not held and results.task.solvable]
+    """Return the encoding with the highest of `mean_right` and its mean, at the lengths at which none holds."""
+    without = [length for length, held in encodings_that_hold(results).items() if not held and results.task.solvable]
     return {length: next(iter(each.items())) for length in without if (each := ranked_right(results, length))}
 
 

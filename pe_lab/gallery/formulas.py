@@ -20,7 +20,7 @@ def mathml(formula: str) -> str:
         raise ValueError(f"a formula must be LaTeX that latex2mathml reads, got {formula} ({error!r})") from None
 
 
-def balanced(formula: str) -> bool:
+def has_balanced_braces(formula: str) -> bool:
     """Return whether the braces of a formula are balanced; those with a backslash are signs of the formula."""
     depth = 0
     for sign in formula.replace("\\\\", "").replace("\\{", "").replace("\\}", ""):

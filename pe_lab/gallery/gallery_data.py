@@ -23,11 +23,11 @@ from pe_lab.benchmark.undefined_encodings import undefined_reasons
 from pe_lab.gallery.claim_tests import UnseenLengths, at_edge, unlearned, unseen_lengths, without_room
 from pe_lab.gallery.claim_text import verdict_in_words
 from pe_lab.gallery.definitions import Definition, definitions
-from pe_lab.gallery.encoding_families import family_of
+from pe_lab.gallery.encoding_families import encoding_family
 from pe_lab.gallery.gallery_page import fixed
 from pe_lab.gallery.need_recommendations import NOT_MEASURED, Need
-from pe_lab.gallery.portrait import Portrait, path_of, portrait
-from pe_lab.gallery.samples import data_of
+from pe_lab.gallery.portrait import Portrait, portrait, portrait_file
+from pe_lab.gallery.samples import load_data
 from pe_lab.replication import Finding, judge_entry, load_entries
 from pe_lab.replication.benchmark_rows import shipped_values
 from pe_lab.replication.values import SHIPPED_FILE, Values
@@ -150,7 +150,7 @@ class GalleryData:
 
     def steps_of(self, task: BenchmarkTask) -> dict[str, float]:
         """Return the time of a training step relative to `rope` for the length of a task, by encoding."""
-        return self.short_steps if data_of(task).lengths[1.0] < SHORT else self.steps
+        return self.short_steps if load_data(task).lengths[1.0] < SHORT else self.steps
 
     @cached_property
     def setting(self) -> str:
@@ -240,7 +240,7 @@ class GalleryData:
         """Return what tables are filtered by: family, where position enters, mask, kernels."""
         portrait = self.portraits[name]
         return {
-            "family": family_of(portrait.module),
+            "family": encoding_family(portrait.module),
             "enters": "|".join(self.definitions[name].enters),
             "mask": "causal only" if portrait.causal_only else "causal and bidirectional",
             "kernels": "no" if portrait.fused else "yes",
@@ -291,7 +291,7 @@ def _portraits(chosen: dict[str, Definition], audited: set[str], cache: Path) ->
     """Make or read the portraits, on several processes if many are missing."""
     arguments = [(name, dict(definition.sliders), cache, name in audited) for name, definition in chosen.items()]
     jobs = [delayed(portrait)(*each) for each in arguments]
-    cached = sum(path_of(*each).is_file() for each in arguments)
+    cached = sum(portrait_file(*each).is_file() for each in arguments)
     workers = max(1, min(cpu_count(), (len(jobs) - cached) // SIDE_BY_SIDE))
     options = {"mininterval": 0.1 if sys.stderr.isatty() else 30.0, "disable": cached == len(jobs)}
     with safe_path():

@@ -75,7 +75,7 @@ class Page:
             parts += [f"## {section.title} {{#{section.id}}}"] if section.title else []
             parts += [slot(number)] if section.html else []
             if section.code:
-                code = _fenced(section.code)
+                code = _code_block(section.code)
                 parts += [f'??? quote "{section.fold}"\n\n{indent(code, "    ")}' if section.fold else code]
         return "\n\n".join(parts) + "\n"
 
@@ -105,7 +105,7 @@ class Page:
         return rendered("page.html", page=self, parts=parts, nav=NAV)
 
 
-def _fenced(code: str) -> str:
+def _code_block(code: str) -> str:
     """Return Python source as a block of Markdown, whose fence is longer than any in the source."""
     fence = "`" * max([3, *(len(fence) + 1 for fence in re.findall("`{3,}", code))])
     return f"{fence}python\n{code.rstrip()}\n{fence}"
@@ -153,7 +153,7 @@ def percent(share: float | None) -> str:
     return "–" if share is None or share != share else f"{100 * share:.1f}".removesuffix(".0") + "\u00a0%"
 
 
-def signed(value: float) -> str:
+def signed_number(value: float) -> str:
     """Return a number with three significant digits and its sign."""
     return f"{'+' * (value > 0)}{number(value)}"
 

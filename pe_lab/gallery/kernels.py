@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any, TypedDict
 
 from pe_lab.audit.audited_encoding import AuditedEncoding, equal_tokens
-from pe_lab.audit.measures import by_distance
+from pe_lab.audit.measures import scores_by_distance
 from pe_lab.encodings.terms import Stick
 
 DIGITS = 4  # significant digits of a score
@@ -78,7 +78,7 @@ def _with(subject: AuditedEncoding, options: Mapping[str, Any]) -> AuditedEncodi
 
 def _curve(subject: AuditedEncoding, relative: bool) -> tuple[list[int], list[list[float]]]:
     """Return distances, and the scores of each head at each; `relative`: less that at distance 0."""
-    distances, scores = by_distance(subject)
+    distances, scores = scores_by_distance(subject)
     if relative:
         scores = scores - scores[:, :1]
     rounded = [[float(f"{value:.{DIGITS}g}") for value in head] for head in scores.tolist()]

@@ -55,8 +55,8 @@ def leaderboard_page(content: GalleryData) -> Page:
         results=dict(fullest),
         lines=lines[: len(order)],
         alone=alone,
-        longest=_at_longest(asking, several),
-        longest_alone={line["name"]: line for line in _at_longest(asking, others)},
+        longest=_longest_length_lines(asking, several),
+        longest_alone={line["name"]: line for line in _longest_length_lines(asking, others)},
         asking=[each.task for each in asking],
         alone_on=sorted({name for line in alone for name, at in line["at"].items() if at}, key=list(tables).index),
         wins={pe: count for pe, (count, _) in won.items()},
@@ -107,10 +107,10 @@ def _answer(content: GalleryData) -> dict[str, Any]:
     }
 
 
-def _at_longest(results: list[TaskResults], names: list[str]) -> list[dict[str, Any]]:
+def _longest_length_lines(results: list[TaskResults], names: list[str]) -> list[dict[str, Any]]:
     """Return a line for each encoding with what it gets right, or its loss, at LONGEST.
 
-    Those that are `holding` on most tasks come first, of these the highest mean of what is right.
+    Those in `encodings_that_hold` on most tasks come first, of these the highest mean of what is right.
     """
     values = {
         each.task.name: mean_right(each)[LONGEST]

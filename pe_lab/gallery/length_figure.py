@@ -10,8 +10,8 @@ from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.extrapolation import MIN_HELD, mean_right
 from pe_lab.gallery.gallery_page import fixed
 from pe_lab.gallery.markers import SHAPES
-from pe_lab.gallery.need_recommendations import grouped
-from pe_lab.gallery.samples import data_of
+from pe_lab.gallery.need_recommendations import group_twins
+from pe_lab.gallery.samples import load_data
 from pe_lab.results.columns import cut_interval
 from pe_lab.results.styles import style
 from pe_lab.statistics import MIN_SEEDS, interval
@@ -58,7 +58,7 @@ class LengthFigure:
     is_cut: bool
 
 
-def length_curves(results: TaskResults) -> dict[str, Curve]:
+def curves_by_encoding(results: TaskResults) -> dict[str, Curve]:
     """Return what each encoding with enough seeds gets right at each length, or its loss; the best first.
 
     The best is that at the longest test; of those that are equal there, that at the next shorter one.
@@ -89,14 +89,14 @@ def length_curves(results: TaskResults) -> dict[str, Curve]:
 
 
 def drawn_encodings(results: TaskResults) -> list[str]:
-    """Return the encodings of the figure, in the order of `length_curves`.
+    """Return the encodings of the figure, in the order of `curves_by_encoding`.
 
     These are the best at the training length, of the same runs one, the BEST_AT_LENGTH best means at each longer test
     and BASELINES. Up to MAX_DRAWN follow those that differ most from all of these, in colours that are free.
     """
-    curves, sign = length_curves(results), -1 if results.task.solvable else 1
+    curves, sign = curves_by_encoding(results), -1 if results.task.solvable else 1
     lengths = next(iter(curves.values())).means if curves else {}
-    names = [*(group[0] for group in grouped(results, results.best) if results.beaten), *BASELINES]
+    names = [*(group[0] for group in group_twins(results, results.best) if results.beaten), *BASELINES]
     for length in lengths:
         if length > 1 or not results.beaten:
             names += sorted(curves, key=lambda pe: sign * curves[pe].means[length])[:BEST_AT_LENGTH]
@@ -118,7 +118,7 @@ def _apart(curve: Curve, other: Curve) -> float:
 def length_figure(results: TaskResults) -> LengthFigure:
     """Return the figure, which takes the colours of text from the page and fits a width of 360 pixels."""
     solvable, names = results.task.solvable, drawn_encodings(results)
-    curves = {pe: length_curves(results)[pe] for pe in names}
+    curves = {pe: curves_by_encoding(results)[pe] for pe in names}
     if not curves:
         return LengthFigure(Markup(), [], False)
     lengths = sorted(next(iter(curves.values())).means)
@@ -142,7 +142,7 @@ def length_figure(results: TaskResults) -> LengthFigure:
                 '<path d="M{} {:.1f}H{}" class="grid{}"/><text x="{}" y="{:.1f}" text-anchor="end">{}</text>'
             ).format(LEFT, y(tick), WIDTH - RIGHT, level, LEFT - 5, y(tick) + 4, text)
         )
-    tokens = data_of(results.task).lengths
+    tokens = load_data(results.task).lengths
     for length in lengths:
         parts.append(
             Markup(

@@ -34,7 +34,7 @@ def mark(name: str) -> Markup:
     return Markup(svg).format(Markup('<path d="{}" fill="{}"/>').format(SHAPES[look.marker], look.colour))
 
 
-def strip(name: str, low: float, middle: float, high: float) -> Markup:
+def interval_strip(name: str, low: float, middle: float, high: float) -> Markup:
     """Return an interval with the mark of its encoding.
 
     Args:
@@ -63,7 +63,7 @@ def beyond(name: str, value: str) -> Markup:
     return Markup(svg).format(*sizes, STRIP - 6, STRIP + 5, STRIP - 6, look.colour, STRIP - 10, value)
 
 
-def axis(first: str, last: str) -> Markup:
+def interval_axis(first: str, last: str) -> Markup:
     """Return the axis of intervals with the values at its ends."""
     svg = (
         '<svg class="gallery-strip" viewBox="-6 -18 {} 24" width="{}" height="24" role="img" aria-label="{} to {}">'

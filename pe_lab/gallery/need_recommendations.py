@@ -73,10 +73,10 @@ class Need:
 
     def groups(self, names: Iterable[str]) -> list[list[str]]:
         """Return names in their order; encodings whose runs have the same bits, as twins, stand in one list."""
-        return [] if self.results is None else grouped(self.results, names)
+        return [] if self.results is None else group_twins(self.results, names)
 
 
-def grouped(results: TaskResults, names: Iterable[str]) -> list[list[str]]:
+def group_twins(results: TaskResults, names: Iterable[str]) -> list[list[str]]:
     """Return names in their order; encodings whose runs have the same bits, as twins, stand in one list."""
     names, groups = list(names), list[list[str]]()
     for name in names:

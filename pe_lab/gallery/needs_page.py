@@ -9,8 +9,8 @@ from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_right, 
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, percent, rendered
 from pe_lab.gallery.length_figure import length_figure
-from pe_lab.gallery.need_recommendations import Need, grouped
-from pe_lab.gallery.samples import data_of
+from pe_lab.gallery.need_recommendations import Need, group_twins
+from pe_lab.gallery.samples import load_data
 from pe_lab.gallery.shared_values import (
     LONGEST,
     beyond_training,
@@ -36,8 +36,8 @@ def needs_page(content: GalleryData) -> Page:
         **shared_values(content, ""),
         answer=_answer(content),
         vectors=_learned_vectors(content),
-        summary=[_summary_of(each) for each in each_task if not each.is_control],
-        lines=[_line_of(need) for need in content.needs],
+        summary=[_summary_line(each) for each in each_task if not each.is_control],
+        lines=[_needs_line(need) for need in content.needs],
     )
     return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
 
@@ -59,12 +59,12 @@ def _answer(content: GalleryData) -> dict[str, Any] | None:
         "alike": len(use) > 1 and not any(Verdict(word).direction for word in verdicts),
         "figure": length_figure(content.results[need.task.name]),
         "measured": len(need.lines),
-        **_in_other_studies(content, use),
+        **_count_other_studies(content, use),
         "cheapest": min(steps, key=lambda pe: steps[pe]) if len(steps) == len(use) > 1 else None,
     }
 
 
-def _in_other_studies(content: GalleryData, use: list[str]) -> dict[str, Any]:
+def _count_other_studies(content: GalleryData, use: list[str]) -> dict[str, Any]:
     """Return in how many other studies of the text each recommended encoding has one of as many lowest mean losses.
 
     Returns:
@@ -83,7 +83,7 @@ def _in_other_studies(content: GalleryData, use: list[str]) -> dict[str, Any]:
     return {"studies": len(studies), "of": counts, "agreeing": agreeing, "contradicted": contradicted}
 
 
-def _line_of(need: Need) -> dict[str, Any]:
+def _needs_line(need: Need) -> dict[str, Any]:
     """Return what the page of needs shows of one; equal encodings stand together."""
     well_known = set(COMMON_NAMES[:MAX_ALWAYS_SHOWN])
     lists = {}
@@ -94,7 +94,7 @@ def _line_of(need: Need) -> dict[str, Any]:
     parameters = {} if need.results is None else need.results.rows.groupby("pe")["positional_parameters"].max()
     line: dict[str, Any] = {"need": need, "use": need.groups(need.advice.use), "parameters": parameters} | lists
     line |= {"unit": "steps" if need.task.solvable else "nats", "places": decimal_places(need.task)}
-    data = data_of(need.task)
+    data = load_data(need.task)
     about = (
         f"{data.lengths[1.0]} bytes in training, {data.lengths[need.length]} in the test, {data.options.get('corpus')}"
     )
@@ -108,9 +108,9 @@ def _line_of(need: Need) -> dict[str, Any]:
     return line
 
 
-def _summary_of(results: TaskResults) -> dict[str, Any]:
+def _summary_line(results: TaskResults) -> dict[str, Any]:
     """Return the line of a task in the summary of the page of needs: what to use at each length, and what not to."""
-    solvable, table, data = results.task.solvable, results.table.set_index("pe"), data_of(results.task)
+    solvable, table, data = results.task.solvable, results.table.set_index("pe"), load_data(results.task)
     last = max(map(float, results.scores["length"].unique()))
     failed = [pe for pe in not_every_seed(results) if pe != "none"]
     failing = {pe: table.loc[pe, ["solved", "runs"]].astype(int).tolist() for pe in failed}
@@ -124,12 +124,12 @@ def _summary_of(results: TaskResults) -> dict[str, Any]:
         "lengths": data.lengths,
         "use": [
             (group, number(table.loc[group[0], "mean"]) if solvable else fixed(table.loc[group[0], "mean"], 3))
-            for group in grouped(results, results.best)
+            for group in group_twins(results, results.best)
         ],
         **longer,
         "held": {length: held[length] for length in shown if length in held},
         "same": results.task.cfg.data.name in SAME_POSITIONS,
-        "failing": [(group, failing[group[0]], table.loc[group[0]]) for group in grouped(results, order)],
+        "failing": [(group, failing[group[0]], table.loc[group[0]]) for group in group_twins(results, order)],
         "some_fail": {pe: runs for pe, runs in failing.items() if runs[0]},
         "worse": [] if solvable else _no_better_than_none(results, last),
         "last": last,

@@ -12,7 +12,7 @@ from pe_lab.gallery.encoding_page import encoding_page, holds_on
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.leaderboard_page import leaderboard_page
-from pe_lab.gallery.need_recommendations import grouped
+from pe_lab.gallery.need_recommendations import group_twins
 from pe_lab.gallery.needs_page import needs_page
 from pe_lab.gallery.shared_values import (
     asks_at_longest,
@@ -83,7 +83,7 @@ def _most(content: GalleryData, counts: Mapping[str, int]) -> tuple[list[list[st
 
 def tasks_page(content: GalleryData) -> Page:
     """Return the list of all tasks."""
-    best = {name: grouped(results, results.best) for name, results in content.results.items()}
+    best = {name: group_twins(results, results.best) for name, results in content.results.items()}
     asking = {name: results for name, results in content.results.items() if asks_at_longest(results)}
     held = {name: list(held_at_longest(results)) for name, results in asking.items()}
     values: dict[str, Any] = {"tasks": benchmark_tasks()}

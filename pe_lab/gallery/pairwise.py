@@ -31,12 +31,12 @@ def compare_on_task(results: TaskResults, name: str, other: str) -> dict[str, An
             length: ([_share(results, pe, length, each) for pe in (name, other)], "") for length, each in shares.items()
         }
     else:
-        text = _signed(difference)
+        text = _signed_difference(difference)
         at = {}
         for length, longer in results.longer.items():
             losses = longer.table.set_index("pe")["mean"]
             word, gap = _pair(longer.pairs, name, other)
-            at[length] = [fixed(losses[pe], 3) for pe in (name, other)], f"{word}, {_signed(gap)}"
+            at[length] = [fixed(losses[pe], 3) for pe in (name, other)], f"{word}, {_signed_difference(gap)}"
     return {"task": results.task, "verdict": verdict, "difference": text, "at": at}
 
 
@@ -49,7 +49,7 @@ def _pair(pairs: pd.DataFrame, name: str, other: str) -> tuple[str, float]:
     raise AssertionError(f"no comparison of {name} and {other}")
 
 
-def _signed(difference: float) -> str:
+def _signed_difference(difference: float) -> str:
     return f"{'+' * (difference > 0)}{fixed(difference, 3)}"
 
 

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.attention import triton
-from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding, random_tokens
+from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding, random_vectors
 from pe_lab.audit.measures import measure_properties
 from pe_lab.audit.pictures import draw_picture
 from pe_lab.gallery.kernels import Curves, curves
@@ -89,8 +89,8 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
     Raises:
         ValueError: the folder lacks it and cannot be written to.
     """
-    path = path_of(name, sliders, folder, audited)
-    if (kept := _read(path, name)) is not None:
+    path = portrait_file(name, sliders, folder, audited)
+    if (kept := _read_portrait(path, name)) is not None:
         return kept
     if not is_writable(folder):
         raise ValueError(f"--cache lacks {name}, and must be a folder that can be written to, got {str(folder)!r}")
@@ -104,13 +104,13 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
     return drawn
 
 
-def path_of(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool) -> Path:
+def portrait_file(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool) -> Path:
     """Return the file in which a portrait of the present source is kept."""
     key = f"{_source_digest()} {name} {audited} {json.dumps(canonical_form(dict(sliders)))}"
     return folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
-def _read(path: Path, name: str) -> Portrait | None:
+def _read_portrait(path: Path, name: str) -> Portrait | None:
     """Return the portrait in a file, or None, with a message if there is one that is damaged.
 
     The file is data that somebody else may have written. It names no other file, and has all that is read of it.
@@ -150,15 +150,15 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> P
         causal_only=bool(subject.causal_only),
         on_grid=subject.on_grid,
         reads_marks=kind.reads_marks,
-        fused=_fused(subject),
+        fused=_unsupported_terms(subject),
         properties=properties,
         reasons=reasons,
         curves=curves(subject, sliders),
-        png=_drawn(subject),
+        png=_draw_picture(subject),
     )
 
 
-def _drawn(subject: AuditedEncoding) -> bytes:
+def _draw_picture(subject: AuditedEncoding) -> bytes:
     """Return the picture of an encoding as PNG, in places that are fixed: to find them takes longer than to draw."""
     content = BytesIO()
     with mpl.rc_context(RC_PARAMS):
@@ -186,16 +186,16 @@ def _family(kind: type) -> str:
     return str(__import__(kind.__module__, fromlist=["_"]).__doc__).strip().splitlines()[0].rstrip(".")
 
 
-def _fused(subject: AuditedEncoding) -> str:
+def _unsupported_terms(subject: AuditedEncoding) -> str:
     """Return what of an encoding the Triton kernels have no place for; empty: nothing."""
-    views = subject.views(random_tokens(LENGTH).float())
-    with _interpreted():
+    views = subject.views(random_vectors(LENGTH).float())
+    with _interpret_kernels():
         reasons = [triton.refusal_reason(view.q, view.terms, view.layout) or "" for view in views]
     return next((reason for reason in reasons if reason and not any(word in reason for word in OF_DEVICES)), "")
 
 
 @contextmanager
-def _interpreted() -> Iterator[None]:
+def _interpret_kernels() -> Iterator[None]:
     """Let the kernels answer for the CPU, as in Triton's interpreter; nothing is run."""
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"

@@ -48,7 +48,7 @@ class TaskData:
     pooled: bool
 
 
-def data_of(task: BenchmarkTask) -> TaskData:
+def load_data(task: BenchmarkTask) -> TaskData:
     """Return the data of a task; its validation sequences are made at the first call, in less than a second."""
     return _data(task.name)
 

@@ -10,12 +10,12 @@ from pe_lab.gallery.extrapolation import (
     NO_NEW_POSITION,
     NOT_ASKED,
     SAME_POSITIONS,
-    by_seed,
+    encodings_that_hold,
     highest_where_none_holds,
-    holding,
     holding_on_average,
     keeps_positions,
     mean_whole,
+    seed_range,
 )
 from pe_lab.gallery.gallery_data import LONGER_TEXT, SHORT_STEP, STEP, TEXT_STUDIES, GalleryData
 from pe_lab.gallery.markers import mark
@@ -87,12 +87,12 @@ def text_studies(content: GalleryData) -> list[dict[str, Any]]:
 def asks_at_longest(results: TaskResults) -> bool:
     """Return whether a task that is no control asks for new positions at LONGEST, and was measured there."""
     new = not results.is_control and results.task.cfg.data.name not in SAME_POSITIONS
-    return new and LONGEST in holding(results)
+    return new and LONGEST in encodings_that_hold(results)
 
 
 def held_at_longest(results: TaskResults) -> dict[str, float]:
-    """Return `holding` at LONGEST."""
-    return holding(results)[LONGEST]
+    """Return `encodings_that_hold` at LONGEST."""
+    return encodings_that_hold(results)[LONGEST]
 
 
 def average_at_longest(results: TaskResults) -> dict[str, float]:
@@ -108,13 +108,13 @@ def not_every_seed(results: TaskResults) -> list[str]:
 
 def beyond_training(results: TaskResults) -> dict[str, Any]:
     """Return what templates say of lengths beyond training."""
-    held = holding(results) if results.task.cfg.data.name not in SAME_POSITIONS else {}
+    held = encodings_that_hold(results) if results.task.cfg.data.name not in SAME_POSITIONS else {}
     return {
         "held": held,
         "highest_where_none_holds": highest_where_none_holds(results) if held else {},
         "average": holding_on_average(results) if held else {},
         "whole": mean_whole(results),
-        "by_seed": lambda pe, length: by_seed(results, pe, length),
+        "by_seed": lambda pe, length: seed_range(results, pe, length),
     }
 
 

@@ -17,7 +17,7 @@ def assets(content: GalleryData) -> dict[str, bytes]:
     return files | {f"rows/{name}.csv": to_csv(rows).encode() for name, rows in tables.items()}
 
 
-def write(content: GalleryData, out: Path) -> int:
+def write_site(content: GalleryData, out: Path) -> int:
     """Write the gallery as a site of its own, that needs no server and no network, and return the number of pages.
 
     Files of pages that are no longer made stay.

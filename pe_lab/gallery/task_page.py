@@ -12,9 +12,9 @@ from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_whole, 
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, rendered
 from pe_lab.gallery.length_figure import length_figure
-from pe_lab.gallery.markers import axis, beyond, strip
-from pe_lab.gallery.need_recommendations import grouped
-from pe_lab.gallery.samples import blind_accuracy, data_of
+from pe_lab.gallery.markers import beyond, interval_axis, interval_strip
+from pe_lab.gallery.need_recommendations import group_twins
+from pe_lab.gallery.samples import blind_accuracy, load_data
 from pe_lab.gallery.shared_values import (
     beyond_training,
     decimal_places,
@@ -26,7 +26,7 @@ from pe_lab.gallery.shared_values import (
 
 def task_page(content: GalleryData, task: BenchmarkTask) -> Page:
     """Return the page of a task."""
-    results, data = content.results.get(task.name), data_of(task)
+    results, data = content.results.get(task.name), load_data(task)
     values: dict[str, Any] = {"task": task, "results": results, "data": data, "margin": margin_in_words(task)}
     values |= {"blind": blind_accuracy(task.name) if task.solvable else {}}
     values |= {"text_studies": text_studies(content) if task.name == LONGER_TEXT[0] else []}
@@ -36,7 +36,7 @@ def task_page(content: GalleryData, task: BenchmarkTask) -> Page:
         tables = {1.0: results.table} | {length: each.table for length, each in results.longer.items()}
         values |= {"at": {length: table.set_index("pe").to_dict("index") for length, table in tables.items()}}
         values |= {"by_length": value_at_lengths(results), "whole": mean_whole(results)}
-        values |= {"choices": facet_choices(content), "best": grouped(results, results.best)}
+        values |= {"choices": facet_choices(content), "best": group_twins(results, results.best)}
         values |= beyond_training(results)
         values |= {"note": NOT_ASKED * (task.cfg.data.name in SAME_POSITIONS), "figure": length_figure(results)}
         values |= dict(zip(("strips", "axis"), _strips(results), strict=True))
@@ -61,7 +61,7 @@ def _strips(results: TaskResults) -> tuple[dict[str, Markup], Markup]:
     scale = np.log if results.task.solvable else np.asarray
     first, last = scale(ends)
     places = (scale(table.to_numpy()) - first) / (last - first)
-    strips = {str(pe): strip(str(pe), *place) for pe, place in zip(table.index, places, strict=True)}
+    strips = {str(pe): interval_strip(str(pe), *place) for pe, place in zip(table.index, places, strict=True)}
     if far:
         strips["none"] = beyond("none", fixed(table.loc["none", "mean"], 3))
-    return strips, axis(*(number(end) if results.task.solvable else fixed(end, 3) for end in ends))
+    return strips, interval_axis(*(number(end) if results.task.solvable else fixed(end, 3) for end in ends))

@@ -93,24 +93,24 @@ def _attend(
 ) -> Tensor:
     terms, layout, heads = positions.terms, positions.layout, query.shape[1]
     if positions.memory is not None:
-        if _by_head(terms):
-            key, value = _repeated(key, heads), _repeated(value, heads)
+        if _differs_by_head(terms):
+            key, value = _repeat_heads(key, heads), _repeat_heads(value, heads)
         query, key, value, terms = transform_qkv(query, key, value, terms)
         total = layout.of_keys.segment.shape[1]
         key, value = (positions.memory.extend(name, x, 2, total) for name, x in (("keys", key), ("values", value)))
         if not layout.earlier:
             layout = layout.of_keys  # the same tokens, for which causal attention needs no mask
-    key, value = _repeated(key, heads), _repeated(value, heads)
+    key, value = _repeat_heads(key, heads), _repeat_heads(value, heads)
     return attend(query, key, value, terms, layout, positions.implementation, dropout)
 
 
-def _by_head(terms: Terms) -> bool:
+def _differs_by_head(terms: Terms) -> bool:
     """Return whether keys or values of different heads are rotated or scaled differently."""
     rotations = [rotary for rotary in (terms.rotary_k, terms.rotary_v) if rotary is not None]
     return any(rotary.cos.shape[1] > 1 for rotary in rotations) or (terms.gain is not None and terms.gain.shape[-2] > 1)
 
 
-def _repeated(x: Tensor, heads: int) -> Tensor:
+def _repeat_heads(x: Tensor, heads: int) -> Tensor:
     """Return x [B, H / g, S, d] with every head g times, [B, H, S, d]."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 

@@ -44,7 +44,7 @@ class AutoLoader:
             raise ValueError(f"path must be a folder on this machine, got {path}: download it first")
         dtype = cls._dtype(args, options)
         model = load_saved(
-            folder, cls._described(config) if config else read_description(folder), model_class=cls._wanted()
+            folder, cls._config_dict(config) if config else read_description(folder), model_class=cls._model_class()
         )
         return _cast(model, dtype)
 
@@ -56,15 +56,15 @@ class AutoLoader:
             ValueError: the cases of `replace`; an argument that has no effect here.
         """
         dtype = cls._dtype((), options)
-        return _cast(make_new(cls._described(config), wanted=cls._wanted()), dtype)
+        return _cast(make_new(cls._config_dict(config), wanted=cls._model_class()), dtype)
 
     @classmethod
-    def _wanted(cls) -> type[PreTrainedModel]:
+    def _model_class(cls) -> type[PreTrainedModel]:
         wanted: type[PreTrainedModel] = cls.auto._model_mapping[cls.original]
         return wanted
 
     @classmethod
-    def _described(cls, config: PretrainedConfig) -> dict[str, Any]:
+    def _config_dict(cls, config: PretrainedConfig) -> dict[str, Any]:
         name = cls.config_class.pe_lab_attention
         if config._attn_implementation not in (None, name):
             raise ValueError(f"attn_implementation must be {name!r}, got {config._attn_implementation!r}")

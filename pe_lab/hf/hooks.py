@@ -13,7 +13,7 @@ from pe_lab.encodings.stack import PassPositions, Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.hf.attention import ATTENTION_NAME, ReplacedLayerInput
 from pe_lab.hf.cache import OLD_NAME, CachedTokens, cache_name, is_static, new_cache, tokens_in
-from pe_lab.hf.inputs import layout_of
+from pe_lab.hf.inputs import make_layout
 from pe_lab.hf.step_watch import StepWatch
 
 NO_WEIGHTS = "output_attentions must be False, as with sdpa: no weights are kept, got True"
@@ -102,7 +102,7 @@ class InputHook:
         held = None if tokens is None or tokens.cache is None else tokens.cache.layout
         earlier = None if held is None else held.unshifted.source.to("cpu")
         mask, position_ids = arguments.pop("attention_mask", None), arguments.pop("position_ids", None)
-        return layout_of(shape, mask, position_ids, self.stack.first.sizes.causal, earlier)
+        return make_layout(shape, mask, position_ids, self.stack.first.sizes.causal, earlier)
 
     def _wants_cache(self, part: PreTrainedModel, arguments: dict[str, Any]) -> bool:
         use_cache = arguments.get("use_cache")

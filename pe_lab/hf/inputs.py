@@ -6,7 +6,7 @@ from torch import Tensor
 from pe_lab.encodings.layout import PADDING, Layout
 
 
-def layout_of(
+def make_layout(
     shape: tuple[int, int], mask: Tensor | None, position_ids: Tensor | None, causal: bool, earlier: Layout | None
 ) -> Layout:
     """Return the layout of tokens, on the CPU.

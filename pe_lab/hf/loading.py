@@ -86,9 +86,9 @@ def load_saved(
     _load_weights(model, folder)
     if (folder / GENERATION).exists():
         settings = {**_json(folder / GENERATION), "disable_compile": True}  # as in `replace`
-        model.generation_config = _checked(folder / GENERATION, GenerationConfig.from_dict, settings)
+        model.generation_config = _call_on_file(folder / GENERATION, GenerationConfig.from_dict, settings)
     if model_class is not None and type(model) is not model_class:
-        model = _of_class(model_class, model, make_new(described, encoding, options, model_class))
+        model = _convert_class(model_class, model, make_new(described, encoding, options, model_class))
     evaluated: PreTrainedModel = model.eval()
     return evaluated
 
@@ -101,7 +101,7 @@ def make_new(
 ) -> PreTrainedModel:
     """Return a model with replaced positions and new weights; the arguments and errors are those of `load_saved`."""
     config, model_class = _config(described), wanted or _architecture(described)
-    recorded = _recorded(described)
+    recorded = _read_record(described)
     if encoding is None:
         if options:
             raise ValueError(f"options need an encoding, got {', '.join(options)} without one")
@@ -110,10 +110,10 @@ def make_new(
         encoding, options = recorded["encoding"], recorded["options"]
         options = {**options, "length": recorded["length"], "implementation": recorded["implementation"]}
     settings = {"from_config": recorded["from_config"], **(options or {})}
-    model: Any = _checked(CONFIG, model_class, config)  # the wrapper of its `to` hides the types
+    model: Any = _call_on_file(CONFIG, model_class, config)  # the wrapper of its `to` hides the types
     model.to(config.dtype or torch.float32)
     assert encoding is not None
-    return _checked(CONFIG, replace, model, encoding, **settings)
+    return _call_on_file(CONFIG, replace, model, encoding, **settings)
 
 
 def _json(file: Path) -> Description:
@@ -145,7 +145,7 @@ def _config(described: Description) -> PretrainedConfig:
         raise ValueError(f"model_type in {CONFIG} must be one of {', '.join(CONFIG_TYPES)}, got {model_type!r}")
     left_out = ("model_type", "pe_lab", "auto_map", ATTENTION_KEY, "attn_implementation")
     options = {key: value for key, value in described.items() if key not in left_out}
-    config: PretrainedConfig = _checked(CONFIG, CONFIG_TYPES[model_type].from_dict, options)
+    config: PretrainedConfig = _call_on_file(CONFIG, CONFIG_TYPES[model_type].from_dict, options)
     dtype = getattr(config, "dtype", None)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype in {CONFIG} must be that of floating-point numbers, got {dtype!r}")
@@ -169,7 +169,7 @@ def _architecture(described: Description) -> type[PreTrainedModel]:
     return model_class
 
 
-def _recorded(described: Description) -> dict[str, Any]:
+def _read_record(described: Description) -> dict[str, Any]:
     """Return what `replace` wrote into the configuration; earlier versions read no settings of the model."""
     recorded = described["pe_lab"]
     if not isinstance(recorded, dict):
@@ -189,7 +189,7 @@ def _recorded(described: Description) -> dict[str, Any]:
     return recorded
 
 
-def _checked(where: str | Path, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+def _call_on_file(where: str | Path, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
     """Return what a function makes of what stands in a file.
 
     Raises:
@@ -258,7 +258,7 @@ def _load_weights(model: PreTrainedModel, folder: Path) -> None:
         raise ValueError(f"weights must be those of this model and encoding, got none for {missing[0]} in {folder}")
 
 
-def _of_class(wanted: type[PreTrainedModel], model: PreTrainedModel, other: PreTrainedModel) -> PreTrainedModel:
+def _convert_class(wanted: type[PreTrainedModel], model: PreTrainedModel, other: PreTrainedModel) -> PreTrainedModel:
     """Return a model of another class, with all weights that both have, by their names with the part's prefix."""
     there = {f"{other.base_model_prefix}.{name}": weight for name, weight in model.base_model.state_dict().items()}
     there |= model.state_dict()

@@ -162,7 +162,7 @@ def _rotation(part: Any) -> None:
     part.rotary_emb = NoRotation()
 
 
-def _nothing(part: Any) -> None:
+def _remove_nothing(part: Any) -> None:
     """Leave the model: its positions are in what the position_method stands for."""
 
 
@@ -188,7 +188,7 @@ def _patches(part: Any) -> None:
     object.__setattr__(part.embeddings, "interpolate_pos_encoding", _no_vectors)
 
 
-def _disentangled(part: Any) -> None:
+def _remove_relative_tables(part: Any) -> None:
     part.embeddings.position_embeddings = None
     encoder = part.encoder
     if encoder.relative_attention:
@@ -213,16 +213,16 @@ def _require_one_width(part: Any) -> None:
         )
 
 
-def _of_opt(part: Any) -> ModelPositions:
+def _opt_positions(part: Any) -> ModelPositions:
     _require_one_width(part)
     return TablePositions(part.embed_positions.weight[part.embed_positions.offset :])
 
 
-def _of_roberta(part: Any) -> ModelPositions:
+def _roberta_positions(part: Any) -> ModelPositions:
     return TablePositions(part.embeddings.position_embeddings.weight[part.embeddings.padding_idx + 1 :])
 
 
-def _rotating(kind: str, **others: Any) -> ModelFamily:
+def _rotary_family(kind: str, **others: Any) -> ModelFamily:
     return ModelFamily(kind, rotations, _rotation, **others)
 
 
@@ -250,7 +250,7 @@ FAMILIES = {  # families by config.model_type
     "bloom": ModelFamily(
         kind="BloomModel",
         positions=SlopePositions,
-        remove=_nothing,
+        remove=_remove_nothing,
         layers="h",
         attention="self_attention",
         value="query_key_value",
@@ -264,7 +264,7 @@ FAMILIES = {  # families by config.model_type
         _BERT,
         kind="DebertaV2Model",
         positions=UnknownPositions,
-        remove=_disentangled,
+        remove=_remove_relative_tables,
         value="value_proj",
         causal=False,
         passes_zeros=False,
@@ -272,8 +272,8 @@ FAMILIES = {  # families by config.model_type
         position_method=PositionMethod("encoder", "get_rel_pos", "relative_pos"),
         rewritten=DebertaContent,
     ),
-    "gemma2": _rotating("Gemma2Model"),
-    "gemma3_text": _rotating("Gemma3TextModel"),
+    "gemma2": _rotary_family("Gemma2Model"),
+    "gemma3_text": _rotary_family("Gemma3TextModel"),
     "gpt2": ModelFamily(
         kind="GPT2Model",
         positions=lambda part: TablePositions(part.wpe.weight),
@@ -283,14 +283,14 @@ FAMILIES = {  # families by config.model_type
         value="c_attn",
         fused="blocks",
     ),
-    "gpt_neox": _rotating("GPTNeoXModel", attention="attention", value="query_key_value", fused="heads"),
-    "llama": _rotating("LlamaModel"),
-    "mistral": _rotating("MistralModel"),
-    "modernbert": _rotating("ModernBertModel", attention="attn", value="Wqkv", fused="blocks", causal=False),
+    "gpt_neox": _rotary_family("GPTNeoXModel", attention="attention", value="query_key_value", fused="heads"),
+    "llama": _rotary_family("LlamaModel"),
+    "mistral": _rotary_family("MistralModel"),
+    "modernbert": _rotary_family("ModernBertModel", attention="attn", value="Wqkv", fused="blocks", causal=False),
     "mpt": ModelFamily(
         kind="MptModel",
         positions=SlopePositions,
-        remove=_nothing,
+        remove=_remove_nothing,
         layers="blocks",
         attention="attn",
         value="Wqkv",
@@ -301,18 +301,18 @@ FAMILIES = {  # families by config.model_type
         length=lambda config: config.max_seq_len,
     ),
     "mt5": replace(_T5, kind="MT5Stack", remove=_buckets("mt5")),
-    "olmo2": _rotating("Olmo2Model"),
-    "opt": ModelFamily("OPTDecoder", _of_opt, _table("embed_positions")),
-    "phi3": _rotating("Phi3Model", value="qkv_proj", fused="blocks"),
-    "qwen2": _rotating("Qwen2Model"),
-    "qwen3": _rotating("Qwen3Model"),
+    "olmo2": _rotary_family("Olmo2Model"),
+    "opt": ModelFamily("OPTDecoder", _opt_positions, _table("embed_positions")),
+    "phi3": _rotary_family("Phi3Model", value="qkv_proj", fused="blocks"),
+    "qwen2": _rotary_family("Qwen2Model"),
+    "qwen3": _rotary_family("Qwen3Model"),
     "roberta": replace(
         _BERT,
         kind="RobertaModel",
-        positions=_of_roberta,
+        positions=_roberta_positions,
         length=lambda config: config.max_position_embeddings - config.pad_token_id - 1,
     ),
-    "smollm3": _rotating("SmolLM3Model"),
+    "smollm3": _rotary_family("SmolLM3Model"),
     "t5": _T5,
     "vit": ModelFamily(
         kind="ViTModel",
@@ -326,7 +326,7 @@ FAMILIES = {  # families by config.model_type
 }
 
 
-def family_of(model: PreTrainedModel) -> ModelFamily:
+def model_family(model: PreTrainedModel) -> ModelFamily:
     """Return the family of a model.
 
     Raises:

@@ -135,7 +135,7 @@ class RotaryPositions(ModelPositions):
         self.rotary_emb = type(part.rotary_emb)(config=part.config)
         scaled = scaling_options(self.type, self.parameters, part.config.max_position_embeddings)
         self.options = {"theta": float(self.parameters["rope_theta"]), "pairing": "half", **scaled}
-        rotated, head_dim = 2 * len(self._frequencies(self.rotary_emb)), head_dim_of(part.config)
+        rotated, head_dim = 2 * len(self._frequencies(self.rotary_emb)), model_head_dim(part.config)
         if rotated != head_dim:
             self.options["rotary_dim"] = rotated
 
@@ -162,7 +162,7 @@ class RotaryPositions(ModelPositions):
         if not self.options.keys() <= taken:
             raise ValueError(
                 f"{name} rotates whole heads, got rotary_dim={self.options['rotary_dim']} of "
-                f"head_dim={head_dim_of(self.part.config)} in the model: use rope, or give from_config=False"
+                f"head_dim={model_head_dim(self.part.config)} in the model: use rope, or give from_config=False"
             )
         return self.options
 
@@ -230,7 +230,7 @@ def rotations(part: Any) -> ModelPositions:
     return LayerwisePositions([kinds[bool(each)] for each in rotated])
 
 
-def head_dim_of(config: PretrainedConfig) -> int:
+def model_head_dim(config: PretrainedConfig) -> int:
     """Return the dimensions of a head."""
     head_dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
     return int(head_dim or config.hidden_size // config.num_attention_heads)
@@ -254,12 +254,12 @@ def complete_options(positions: ModelPositions, name: str, options: Options) -> 
     completed = (
         {**positions.options, **options}
         if name == positions.name
-        else _completed(positions, name, factory(name), options)
+        else _complete_options(positions, name, factory(name), options)
     )
     return name, completed
 
 
-def _completed(
+def _complete_options(
     positions: ModelPositions, name: str, maker: Callable[..., PositionalEncoding], options: Options
 ) -> Options:
     preset = maker.keywords if isinstance(maker, partial) else {}
@@ -286,7 +286,7 @@ def _part(positions: ModelPositions, part: Any) -> Any:
     original, named = name, positions.named(name, {key: x for key, x in preset.items() if key != "name"})
     if named != original:
         maker, name = partial(factory(named), name=named), named
-    options = _completed(positions, name, maker, {})
+    options = _complete_options(positions, name, maker, {})
     return partial(maker, **options) if options else part if named == original else maker
 
 

@@ -14,8 +14,8 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import ATTENTION_NAME
 from pe_lab.hf.configs import mark_replaced
 from pe_lab.hf.hooks import AttentionHook, ImageHook, InputHook, Preparation, ReplacedMethod
-from pe_lab.hf.model_families import ModelFamily, family_of, uses_interface, windows
-from pe_lab.hf.model_positions import ModelPositions, complete_options, head_dim_of
+from pe_lab.hf.model_families import ModelFamily, model_family, uses_interface, windows
+from pe_lab.hf.model_positions import ModelPositions, complete_options, model_head_dim
 
 SIZE_ARGUMENTS = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
 
@@ -66,7 +66,7 @@ def replace(
         raise ValueError(f"model must be a PreTrainedModel of transformers, got {type(model).__name__}")
     if stacks(model):
         raise ValueError(f"positions of a model are replaced once: they are those of {stacks(model)[0].first.name}")
-    family = family_of(model)
+    family = model_family(model)
     if implementation not in ("auto", *IMPLEMENTATIONS):
         raise ValueError(f"implementation must be one of auto, {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
     parts = family.parts(model)
@@ -101,7 +101,7 @@ def _stack(
     """Return the encodings of a part of a model."""
     attentions = family.attentions(part)
     config, depth, causal = part.config, len(attentions), family.is_causal(part)
-    width, num_heads, head_dim = config.hidden_size, config.num_attention_heads, head_dim_of(config)
+    width, num_heads, head_dim = config.hidden_size, config.num_attention_heads, model_head_dim(config)
     if isinstance(encoding, Stack):
         if options or length is not None:
             names = ", ".join([*options, *(["length"] if length is not None else [])])
@@ -117,7 +117,9 @@ def _stack(
         has["head_dim"], needs["head_dim"] = stack_sizes.given_head_dim or head_dim, head_dim
         if has != needs:
             wrong = [name for name in has if has[name] != needs[name]]
-            raise ValueError(f"the Stack must have {_listed(needs, wrong)}, got {_listed(has, wrong)}")
+            raise ValueError(
+                f"the Stack must have {_values_in_words(needs, wrong)}, got {_values_in_words(has, wrong)}"
+            )
         _require_windows(encoding, part, attentions)
         return encoding
     length = family.length(config) if length is None else length
@@ -226,5 +228,5 @@ def _record(
     return {"encoding": name, **settings, "options": options}
 
 
-def _listed(values: dict[str, int], names: list[str]) -> str:
+def _values_in_words(values: dict[str, int], names: list[str]) -> str:
     return ", ".join(f"{name}={values[name]}" for name in names)

@@ -12,10 +12,10 @@ from pathlib import Path
 from pe_lab.ledger.format import FORMAT_FILE
 from pe_lab.ledger.lease import OWNER_FILE
 from pe_lab.ledger.ledger import Ledger, read_cached
-from pe_lab.ledger.processes import PROCESSES_FOLDER, is_alive, try_lock, worker_of
+from pe_lab.ledger.processes import PROCESSES_FOLDER, is_alive, process_name, try_lock
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_NAME, IDENTITY_FILE, Run, read_cost
-from pe_lab.ledger.studies import read_cells, study_names
+from pe_lab.ledger.studies import read_study_cells, study_names
 from pe_lab.ledger.training_states import verify_state
 from pe_lab.ledger.tree import REMOVE_ADVICE, LedgerFiles
 from pe_lab.system.errors import in_one_line
@@ -239,12 +239,12 @@ def removable_entries(folder: Path, keep: list[str], forget: bool = False) -> It
         ValueError: there is no such ledger or study; a study's table is damaged.
     """
     ledger = open_ledger(folder)
-    kept_runs = _runs_of(folder, keep)
+    kept_runs = _study_runs(folder, keep)
     for run in ledger.runs():
         with suppress(LedgerError, PermissionError):  # damaged, behind a link or not ours: `verify` reports it
             yield from _removable_of_run(run, run.name in kept_runs)
     processes = (path for path in folder.glob(f"{PROCESSES_FOLDER}/*") if is_file(path))
-    dead = [path for path in processes if not is_alive(folder, worker_of(path), clean=False)]
+    dead = [path for path in processes if not is_alive(folder, process_name(path), clean=False)]
     yield from _entries(ledger.tree, "files of dead processes", *dead)
     temporary = (
         path for place in SHARED_FOLDERS for path in folder.glob(f"{place}/.*") if TEMPORARY_NAME.fullmatch(path.name)
@@ -295,13 +295,13 @@ def _unfinished_records(run: Run) -> Iterator[Path]:
             yield from (*folder.glob(".s-*"), *folder.glob(OWNER_FILE)) if free else ()
 
 
-def _runs_of(folder: Path, names: list[str]) -> set[str]:
+def _study_runs(folder: Path, names: list[str]) -> set[str]:
     """Return the names of the runs of studies."""
     stored_studies = study_names(folder)
     for name in names:
         if name not in stored_studies:
             raise ValueError(unknown_name_message("--keep", stored_studies, name, f" in {folder}"))
-    return {run for name in names for run, _ in read_cells(folder, name)}
+    return {run for name in names for run, _ in read_study_cells(folder, name)}
 
 
 def _entries(tree: LedgerFiles, reason: str, *paths: Path) -> Iterator[Removable]:
@@ -323,5 +323,5 @@ def _file_age(path: Path) -> float:
 def remove_entry(entry: Removable) -> None:
     """Remove an entry, if it still exists."""
     # the file of a process is removed only if that is dead
-    if entry.path.parent.name != PROCESSES_FOLDER or not is_alive(entry.tree.root, worker_of(entry.path)):
+    if entry.path.parent.name != PROCESSES_FOLDER or not is_alive(entry.tree.root, process_name(entry.path)):
         entry.tree.remove_all(entry.path)

@@ -73,10 +73,10 @@ def working_for(ledger: Path, process: str) -> Iterator[None]:
 def has_workers(ledger: Path) -> bool:
     """Return whether any live process works for this one."""
     files = folder_entries(ledger / PROCESSES_FOLDER, f"{register_process(ledger)}.*")
-    return any(is_alive(ledger, worker_of(path)) for path in files)
+    return any(is_alive(ledger, process_name(path)) for path in files)
 
 
-def worker_of(file: Path) -> str:
+def process_name(file: Path) -> str:
     """Return the process of a file in PROCESSES_FOLDER, whether it is named `<process>` or `<other>.<process>`."""
     return file.name.rpartition(".")[2]
 

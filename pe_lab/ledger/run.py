@@ -150,7 +150,7 @@ class Run(LeasedFolder):
         checkpoint = self.checkpoint(target)
         verify_files(checkpoint, *CHECKPOINT_FILES, WEIGHTS_FILE)
         summary = read_json(checkpoint / "summary.json")
-        if not isinstance(summary, dict) or (summary.get("run"), target_of(summary)) != (self.name, target):
+        if not isinstance(summary, dict) or (summary.get("run"), read_target(summary)) != (self.name, target):
             raise LedgerError(f"ledger entry {checkpoint} must be a checkpoint of this run, got another: {NOT_READ}")
         read_json(checkpoint / "environment.json")
         read_metadata(checkpoint / WEIGHTS_FILE)
@@ -202,7 +202,7 @@ class Run(LeasedFolder):
         return {process for process in processes if not is_alive(self.tree.root, process)}
 
 
-def target_of(summary: dict[str, Any]) -> Any:
+def read_target(summary: dict[str, Any]) -> Any:
     """Return the target of a checkpoint from its summary: in steps, if it has one in steps, or its epochs."""
     return summary.get("target", summary.get("epochs"))
 

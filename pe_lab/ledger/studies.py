@@ -36,7 +36,7 @@ def has_trained_cell(ledger: Path, study: str) -> bool:
     return False
 
 
-def read_cells(ledger: Path, study: str) -> list[tuple[str, int]]:
+def read_study_cells(ledger: Path, study: str) -> list[tuple[str, int]]:
     """Return the run and the target of each cell in a study's rows.csv.
 
     Raises:

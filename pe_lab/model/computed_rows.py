@@ -153,7 +153,7 @@ def _select(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index) if len(x) else x.new_zeros(len(index), x.shape[1])
 
 
-def tokens_of(layout: Layout) -> Rows:
+def unpad_rows(layout: Layout) -> Rows:
     """Return the rows of all tokens, without padding."""
     B, T = layout.segment.shape
     return SomeRows((layout.segment != PADDING).flatten().nonzero()[:, 0], (B, T))

@@ -20,7 +20,7 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.model import recomputation
 from pe_lab.model.blocks import Layer, Linear, TiedHead, Tokens, make_norm, mean_over_tokens
-from pe_lab.model.computed_rows import ALL_ROWS, Rows, SomeRows, tokens_of
+from pe_lab.model.computed_rows import ALL_ROWS, Rows, SomeRows, unpad_rows
 from pe_lab.model.parametrization import MaximalUpdate, query_factor, width_factor
 
 MAX_COUNTED_LENGTH = 1024  # tokens of the longest sequence whose operations are counted by running the model
@@ -119,7 +119,7 @@ class Transformer(nn.Module):
         Raises:
             ValueError: a slot is padding.
         """
-        rows = tokens_of(layout)
+        rows = unpad_rows(layout)
         if self.task.pooled:
             return self._pass(tokens, layout, None, rows, rows)[:, 0][slot]
         return self._pass(tokens, layout, None, rows, SomeRows(slot, (tokens.shape[0], tokens.shape[1])))

@@ -41,7 +41,7 @@ class AttentionProbe(Probe):
         sums = [torch.zeros(6, num_heads, dtype=torch.float64) for _ in model.layers]
         with torch.no_grad(), evaluation_mode(model):
             for batch in sample_batches(model, dataset, "test", seed):
-                distance = distances(batch.layout)
+                distance = slot_distances(batch.layout)
                 for total, (weight, terms, layout) in zip(sums, layer_weights(model, batch), strict=True):
                     drops = isinstance(terms.normalizer, Stick) and terms.normalizer.remainder == "drop"
                     total += measure_weights(weight, layout, distance, drops).cpu()
@@ -90,7 +90,7 @@ def measure_weights(weight: Tensor, layout: Layout, distance: Tensor, drops: boo
     return torch.stack([part.double().sum((0, 2)) for part in parts])
 
 
-def distances(layout: Layout) -> Tensor:
+def slot_distances(layout: Layout) -> Tensor:
     """Return distances [B|1, T, T] between the slots of a sequence, or Euclidean between the cells of a grid."""
     if layout.pos.dim() == 2:
         slot = torch.arange(layout.segment.shape[1], device=layout.segment.device, dtype=torch.float64)

@@ -20,7 +20,7 @@ from pe_lab import config
 from pe_lab.replication.entries import load_entries
 from pe_lab.replication.entry import UNIVERSE_SUFFIX, Entry, Reported, benchmark_commands, training_overrides
 from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, judge_entry
-from pe_lab.replication.values import SHIPPED_FILE, table_of, values_of
+from pe_lab.replication.values import SHIPPED_FILE, values_by_entry, values_to_csv
 from pe_lab.statistics import Agreement
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text
@@ -82,15 +82,15 @@ def replicate(arguments: argparse.Namespace) -> int:
         for entry in chosen:
             if not entry.lacks and not entry.tasks and (entry.name in names or (entry.minutes or 0) <= arguments.most):
                 failed += train_entry(entry, arguments.seeds or entry.seeds, overrides)
-    from pe_lab.replication.ledger_values import read_values  # loads torch
+    from pe_lab.replication.ledger_values import read_ledger_values  # loads torch
 
     where = tuple(word for word in overrides if word.partition("=")[0] in MACHINE_SETTINGS)
     table = arguments.out / "values.csv" if arguments.out else None
-    written = values_of(table) if table and table.exists() else {}
-    shipped = {} if where else values_of(SHIPPED_FILE)
+    written = values_by_entry(table) if table and table.exists() else {}
+    shipped = {} if where else values_by_entry(SHIPPED_FILE)
     findings, judged = [], []
     for entry in chosen:
-        values = read_values(entry, ledger, arguments.seeds or entry.seeds, where)
+        values = read_ledger_values(entry, ledger, arguments.seeds or entry.seeds, where)
         measured = values
         if not entry.tasks:
             if values.seeds and (entry.name not in written or len(values.seeds) >= len(written[entry.name].seeds)):
@@ -107,12 +107,12 @@ def replicate(arguments: argparse.Namespace) -> int:
             print(text.partition("\n")[0], flush=True)
         else:
             judged.append(text)
-    print(*judged, *verdict_counts(findings), sep="\n")
+    print(*judged, *verdict_lines(findings), sep="\n")
     for finding in findings:
         if finding.entry.everywhere and finding.compared:
             show_universe(finding, arguments.out)
     if table:
-        write_text(table, table_of({name: written[name] for name in entries if name in written}))
+        write_text(table, values_to_csv({name: written[name] for name in entries if name in written}))
     return int(failed > 0)
 
 
@@ -201,7 +201,7 @@ def finding_text(finding: Finding, source: str) -> str:
     return "\n".join(lines)
 
 
-def verdict_counts(findings: list[Finding]) -> list[str]:
+def verdict_lines(findings: list[Finding]) -> list[str]:
     """Return lines on how many have each verdict: published numbers, claims, and claims in all of their settings."""
     kinds: dict[str, list[Finding]] = {}
     for finding in findings:

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.benchmark.task_rows import METRICS, lengths, read_rows
+from pe_lab.benchmark.task_rows import METRICS, measured_lengths, read_rows
 from pe_lab.benchmark.task_statistics import published_rows
 from pe_lab.benchmark.tasks import NAME, STUDY, encoding_names, task_named, task_names
 from pe_lab.replication.entry import Claimed, Condition, Entry
 from pe_lab.replication.study_values import RAW_CONDITIONS, MissingError, values_of_parts
-from pe_lab.replication.values import SHIPPED_FILE, Values, values_of
+from pe_lab.replication.values import SHIPPED_FILE, Values, values_by_entry
 from pe_lab.system.names import unknown_name_message
 
 KEYS = ("metric", "task", "pe", "length")  # of conditions on rows
 
 
-def study_overrides(where: str, tasks: Iterable[str], tests: Mapping[str, Claimed]) -> dict[str, tuple[str, ...]]:
+def training_overrides(where: str, tasks: Iterable[str], tests: Mapping[str, Claimed]) -> dict[str, tuple[str, ...]]:
     """Return the overrides that train the encodings that tests name, by the name of the study of each task.
 
     Raises:
@@ -36,7 +36,7 @@ def study_overrides(where: str, tasks: Iterable[str], tests: Mapping[str, Claime
     return {f"{STUDY}_{task}": (f"+study={STUDY}_{task}", f"pe={','.join(named)}") for task in tasks}
 
 
-def read_values(entry: Entry, seeds: int, folder: Path | None = None) -> Values:
+def read_benchmark_values(entry: Entry, seeds: int, folder: Path | None = None) -> Values:
     """Return the values of the seeds below `seeds`; none, with a reason, if an encoding has no rows of a task.
 
     Fresh seeds of the benchmark's replication are left out: not every encoding has them.
@@ -54,7 +54,7 @@ def read_values(entry: Entry, seeds: int, folder: Path | None = None) -> Values:
             **RAW_CONDITIONS, length=length, metric=metric, value=rows[f"{metric}_x{length:g}"]
         )
         for rows in tables.values()
-        for length in lengths(rows)
+        for length in measured_lengths(rows)
         for metric in METRICS
     ]
     try:
@@ -74,8 +74,10 @@ def shipped_values(
         table: the file of a table of values; None: only the values of the benchmark's rows.
         folder: the folder of shipped results; None: the package's own.
     """
-    values = {} if table is None else values_of(table)
-    return values | {name: read_values(entry, entry.seeds, folder) for name, entry in entries.items() if entry.tasks}
+    values = {} if table is None else values_by_entry(table)
+    return values | {
+        name: read_benchmark_values(entry, entry.seeds, folder) for name, entry in entries.items() if entry.tasks
+    }
 
 
 def _accepted_texts(condition: Condition) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ TEST_KEYS = ("says", "each", "value", *COMPARISONS, *RULES)
 CONDITION_PATTERN = re.compile(r"([<>]=?)\s*(-?[\d.]+(?:e-?\d+)?)")  # of a condition on a column of numbers
 
 
-def universe_of(where: str, entry: Entry) -> Entry:
+def universe_claim(where: str, entry: Entry) -> Entry:
     """Return the claim of an entry in all settings of its universe, all tests of which are corrected together.
 
     Raises:
@@ -52,7 +52,7 @@ def universe_grid(where: str, universe: Any, studies: Mapping[str, Any]) -> dict
     return values
 
 
-def tests_of(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
+def tests_by_label(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
     """Return the parts of a claim by label."""
     if "published" in cell:
         raise ValueError(f"{where} must have either published or tests, got both")

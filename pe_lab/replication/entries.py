@@ -18,8 +18,8 @@ import numpy as np
 import yaml
 
 from pe_lab import config
-from pe_lab.replication.benchmark_rows import study_overrides
-from pe_lab.replication.claim_tests import tests_of, universe_grid, universe_of
+from pe_lab.replication.benchmark_rows import training_overrides
+from pe_lab.replication.claim_tests import tests_by_label, universe_claim, universe_grid
 from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.fields import (
     require_finite,
@@ -84,7 +84,7 @@ def _read_entries(path: Path) -> list[Entry]:
     for name, cell in require_mapping(where, "cells", cells).items():
         entries.append(_parse_entry(f"{where}: {name}", path.stem, str(name), common, cell))
         if entries[-1].universe:
-            entries.append(universe_of(f"{where}: {name}", entries[-1]))
+            entries.append(universe_claim(f"{where}: {name}", entries[-1]))
     return entries
 
 
@@ -103,12 +103,12 @@ def _parse_entry(where: str, table: str, name: str, common: Mapping[str, Any], c
     }
     lacks, minutes = fields.get("lacks"), fields.get("minutes")
     studies: dict[str, tuple[str, ...]] = {}
-    tests = tests_of(where, cell) if "tests" in cell else {}
+    tests = tests_by_label(where, cell) if "tests" in cell else {}
     tasks = tuple(require_texts(where, "tasks", fields.get("tasks"))) if tests else ()
     if tasks:
         if both := fields.keys() & {"studies", "universe"}:
             raise ValueError(f"{where} must have either tasks or {' and '.join(sorted(both))}, got both")
-        studies = study_overrides(where, tasks, tests)
+        studies = training_overrides(where, tasks, tests)
     elif tests:
         named = require_mapping(where, "studies, overrides by the name of a study,", fields.get("studies"))
         studies = {str(key): tuple(require_texts(where, f"studies.{key}", words)) for key, words in named.items()}

@@ -74,7 +74,7 @@ def judge_entry(entry: Entry, values: Mapping[str, Sequence[float]], why: str = 
         label: compare_with_published(arrays[label], value.published, entry.tolerance, len(reported))
         for label, value in reported.items()
     }
-    verdict = verdict_of(str(comparison.agreement) for comparison in compared.values())
+    verdict = combine_agreements(str(comparison.agreement) for comparison in compared.values())
     ours = {label: float(np.mean(values[label])) for label in entry.values}
     why = (
         (_count_open_parts(compared) if tested else _seeds_to_decide(compared))
@@ -84,7 +84,7 @@ def judge_entry(entry: Entry, values: Mapping[str, Sequence[float]], why: str = 
     return Finding(entry, verdict, seeds, ours, compared, why)
 
 
-def verdict_of(agreements: Iterable[str]) -> EntryVerdict:
+def combine_agreements(agreements: Iterable[str]) -> EntryVerdict:
     """Return the verdict that agreements amount to."""
     verdicts = set(agreements)
     if Agreement.NOT_REPRODUCED in verdicts:

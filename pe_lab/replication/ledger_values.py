@@ -19,7 +19,7 @@ DERIVED_METRICS: dict[str, tuple[str, Callable[[float], float]]] = {
 }
 
 
-def read_values(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()) -> Values:
+def read_ledger_values(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()) -> Values:
     """Return the values of the seeds 0 ... seeds - 1 of an entry that the ledger has.
 
     Those of a claim are read from the tables of its studies, or from the benchmark's rows that come with the package,
@@ -36,9 +36,9 @@ def read_values(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ..
     if entry.tasks:
         if overrides:
             return Values(why=f"the benchmark's rows are not of {' '.join(overrides)}")
-        return benchmark_rows.read_values(entry, seeds)
+        return benchmark_rows.read_benchmark_values(entry, seeds)
     if entry.studies:
-        return study_values.read_values(entry, ledger, seeds)
+        return study_values.read_study_values(entry, ledger, seeds)
     if entry.lacks or not ledger.is_dir():
         return values
     for seed in range(seeds):

@@ -22,7 +22,7 @@ class MissingError(LookupError):
     """A study or an audit is missing, or lacks rows."""
 
 
-def read_values(entry: Entry, folder: Path, seeds: int) -> Values:
+def read_study_values(entry: Entry, folder: Path, seeds: int) -> Values:
     """Return the values of the seeds below `seeds` that have all parts of a claim; none, with a reason, if rows lack.
 
     Args:

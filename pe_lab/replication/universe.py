@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_lab.replication.entry import Claimed
-from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, verdict_of
+from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, combine_agreements
 from pe_lab.report.parts import CaptionedFigure, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import Agreement
@@ -53,7 +53,7 @@ def quantity(test: Claimed) -> str:
 def setting_states(finding: Finding) -> pd.DataFrame:
     """Return a row per setting: its values, and whether the claim holds, is contradicted or is undecided there."""
     grouped = part_rows(finding).groupby(list(finding.entry.universe), sort=False)["agreement"]
-    return grouped.agg(lambda agreements: STATES[verdict_of(agreements)]).rename("state").reset_index()
+    return grouped.agg(lambda agreements: STATES[combine_agreements(agreements)]).rename("state").reset_index()
 
 
 def by_part(finding: Finding) -> pd.DataFrame:

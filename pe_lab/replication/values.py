@@ -28,7 +28,7 @@ class Values:
     why: str = ""
 
 
-def table_of(values: dict[str, Values]) -> str:
+def values_to_csv(values: dict[str, Values]) -> str:
     """Return values by entry as CSV, a row for each value."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -40,7 +40,7 @@ def table_of(values: dict[str, Values]) -> str:
     return text.getvalue()
 
 
-def values_of(path: Path) -> dict[str, Values]:
+def values_by_entry(path: Path) -> dict[str, Values]:
     """Return the values of a table by entry.
 
     Raises:

@@ -20,25 +20,25 @@ from pe_lab.report.best_candidates import (
     BestCandidates,
     amount,
     best_means,
-    by_setting,
-    capitalised,
+    capitalise,
     comparative,
     in_each_setting,
-    joined,
+    join_words,
     last_word,
-    listed,
-    measured,
+    metric_description,
+    names_in_words,
     one_by_one,
     overall,
     superlative,
+    undecided_by_setting,
     unit_in_words,
     verdict_counts,
     verdict_over_settings,
 )
 from pe_lab.report.cautions import (
     behind_references,
-    falling,
     find_apart,
+    loss_decrease,
     margin_of_loss,
     not_finite,
     not_learned_position,
@@ -46,14 +46,14 @@ from pe_lab.report.cautions import (
     runs_apart,
     still_falling,
 )
-from pe_lab.report.layers import layer_parts, probed
+from pe_lab.report.layers import layer_parts, layer_records
 from pe_lab.report.lengths import at_longer_lengths, length_parts
 from pe_lab.report.overview_figures import only_tasks_vary, overview_figures
 from pe_lab.report.parts import Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import decision_notes, sequential
 from pe_lab.report.swept_rates import rate_parts, tries_rates
-from pe_lab.report.training_setup import identity_of, rates_in_words, rates_of_seeds, setting_in_words
+from pe_lab.report.training_setup import rates_in_words, rates_of_seeds, setting_in_words, shared_settings
 from pe_lab.results.columns import (
     STEPS_METRIC,
     displayed_settings,
@@ -67,11 +67,11 @@ from pe_lab.results.learned import (
     not_learned_note,
     partly_learned,
 )
-from pe_lab.results.number_text import between, count_of_seeds
+from pe_lab.results.number_text import count_of_seeds, range_in_words
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Verdict, interval
-from pe_lab.statistics.comparisons import counted
+from pe_lab.statistics.comparisons import count_in_words
 
 MAX_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MAX_TASKS = 3  # whose descriptions are given, and that are told one by one
@@ -95,7 +95,7 @@ def answer(subject: ReportSubject) -> Section:
     """
     cells = subject.results.cells
     longer, (said, how) = at_longer_lengths(subject), sentences(subject)
-    opening = _measured(subject, longer)
+    opening = _first_measurement(subject, longer)
     warning = not_learned_note(cells, advice=not opening)
     doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
@@ -118,15 +118,15 @@ def answer(subject: ReportSubject) -> Section:
         where = " at the training length" if longer else ""
         if compares_losses(subject):
             compared = [said, *overview_figures(subject), *(f"**Note.** {line}" for line in references), how]
-            folded = [Collapsible(f"{measured(subject.metric).capitalize()}{where}", compared)]
+            folded = [Collapsible(f"{metric_description(subject.metric).capitalize()}{where}", compared)]
         first = isinstance(opening[0], str)  # the answer, which stands before what warns of it
         shown = [*opening[:first], *parts, *opening[first:]]
     else:
         folded = [Collapsible("How it was compared", [how])]
         shown = [*parts, said, *_few_seeds(cells), *overview_figures(subject), *subject.first_tables]
-    shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes[:MAX_NOTES])]
+    shown += [*_tasks_and_models(subject), *(f"**Note.** {line}" for line in notes[:MAX_NOTES])]
     if more > 0:
-        folded = [Collapsible(f"{counted(more, 'more note')}", list(notes[MAX_NOTES:])), *folded]
+        folded = [Collapsible(f"{count_in_words(more, 'more note')}", list(notes[MAX_NOTES:])), *folded]
     return Section(title(subject), [*shown, *folded, *encodings], opening=True)
 
 
@@ -138,7 +138,7 @@ def _few_seeds(cells: pd.DataFrame) -> list[str]:
     return [f"All of this rests on {count_of_seeds(seeds)}."]
 
 
-def _setting(subject: ReportSubject) -> list[str]:
+def _tasks_and_models(subject: ReportSubject) -> list[str]:
     """Return what the tasks are, and how many models of which size were trained on them, and how."""
     cells = subject.results.cells
     if cells.empty:
@@ -148,12 +148,12 @@ def _setting(subject: ReportSubject) -> list[str]:
     tasks = [f"`{name}`: {_task(str(name))}" for name, file in files.items() if file is not None and file.is_file()]
     lines = [f"**Task{'s' * (len(tasks) > 1)}.** {'; '.join(tasks)}."] if 0 < len(tasks) <= MAX_TASKS else []
     said = (
-        [f"Trained {place(cells).removeprefix(',').lstrip()}"]
+        [f"Trained {task_and_settings(cells).removeprefix(',').lstrip()}"]
         if _measures_more(subject, at_longer_lengths(subject)) or is_control(cells)
         else []
     )
-    said += [*filter(None, [setting_in_words(subject.results)]), _in_short(subject)]
-    return [*lines, f"**Setting.** {capitalised('; '.join(said))}."]
+    said += [*filter(None, [setting_in_words(subject.results)]), _seeds_and_rates(subject)]
+    return [*lines, f"**Setting.** {capitalise('; '.join(said))}."]
 
 
 def _task(name: str) -> str:
@@ -178,7 +178,7 @@ def _encodings(subject: ReportSubject) -> list[Part]:
     )
 
 
-def _in_short(subject: ReportSubject) -> str:
+def _seeds_and_rates(subject: ReportSubject) -> str:
     """Return the number of seeds, and how learning rates were chosen."""
     cells = subject.results.cells
     if cells.empty:
@@ -191,7 +191,7 @@ def _in_short(subject: ReportSubject) -> str:
     return count_of_seeds(seeds) + f", {rates_in_words(subject.results)}" * told
 
 
-def _measured(subject: ReportSubject, longer: str) -> list[Part]:
+def _first_measurement(subject: ReportSubject, longer: str) -> list[Part]:
     """Return what a study asks first that measures longer sequences or layers; nothing for another metric.
 
     Args:
@@ -199,7 +199,7 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
     """
     if not _measures_more(subject, longer):
         return []
-    layers = layer_parts(subject.results.records) if len(probed(subject.results.records)) else []
+    layers = layer_parts(subject.results.records) if len(layer_records(subject.results.records)) else []
     if tries_rates(subject):
         return rate_parts(subject)
     if longer:
@@ -212,7 +212,7 @@ def _measures_more(subject: ReportSubject, longer: str) -> bool:
     """Return whether a study measures longer sequences or layers, or tries rates, and the report is on its loss."""
     if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
         return False
-    return bool(longer) or len(probed(subject.results.records)) > 0 or tries_rates(subject)
+    return bool(longer) or len(layer_records(subject.results.records)) > 0 or tries_rates(subject)
 
 
 def compares_losses(subject: ReportSubject) -> bool:
@@ -229,14 +229,14 @@ def title(subject: ReportSubject) -> str:
     """
     if _measures_more(subject, at_longer_lengths(subject)) and (question := study_question(subject.results.name)):
         return question
-    cells, metric = subject.results.cells, measured(subject.metric)
+    cells, metric = subject.results.cells, metric_description(subject.metric)
     if cells.empty:
         return f"What is the {metric} of the encodings in {subject.results.name}?"
     if is_control(cells) and cells["pe"].nunique() > 1:
         on = f" on {_values(cells['data'])}" if "data" in cells else ""
         return f"A control: can an encoding help or hurt{on}, where position is not needed?"
     names, rates = list(cells["pe"].unique()), rates_of_seeds(subject.results) or _only_rate(subject)
-    where = f"{place(filter_learned_cells(cells))}{f', {rates}' if rates else ''}"
+    where = f"{task_and_settings(filter_learned_cells(cells))}{f', {rates}' if rates else ''}"
     if len(names) == 1:
         return f"What is the {metric} of {names[0]}{where}?"
     if len(names) == 2 and subject.baseline in names:
@@ -249,7 +249,7 @@ def title(subject: ReportSubject) -> str:
 
 def _only_rate(subject: ReportSubject) -> str:
     """Return the learning rate of all encodings, in words, where it is one that is known."""
-    rate = identity_of(subject.results).get(LR) if one_rate(subject) else None
+    rate = shared_settings(subject.results).get(LR) if one_rate(subject) else None
     return "" if rate is None else f"at learning rate {rate:g} for all"
 
 
@@ -275,12 +275,14 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         )
     if cells["pe"].nunique() == 1:
         seeds = cells.groupby(setting_columns(cells), dropna=False).size()
-        return _alone(subject), f"It was trained with {count_of_seeds(seeds)}, {rates_in_words(subject.results)}."
+        return _only_encoding(
+            subject
+        ), f"It was trained with {count_of_seeds(seeds)}, {rates_in_words(subject.results)}."
     if (decided := subject.decided) is not None:
         each = sequential(subject.compared, decided)
         first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
         return first, _against(subject, decided)
-    each, whole = by_setting(subject.compared), overall(subject.compared)
+    each, whole = undecided_by_setting(subject.compared), overall(subject.compared)
     lines, tasks = subject.compared.asked(), len(each) <= MAX_TASKS and only_tasks_vary(cells)
     how = _against(subject, lines)
     if is_control(cells) and whole is not None:
@@ -289,12 +291,12 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         doubts = [subject.doubts(candidates) for candidates in each]
         if 1 < len(each) <= FEW_SETTINGS:
             told = [_counts(lines, subject.metric, named=False), subject.unlearned]
-            return " ".join(filter(None, told)) + _by_setting(lines, each, doubts), how
-        told = [_decided(lines, subject.metric), subject.unlearned, *doubts, best_means(each)]
+            return " ".join(filter(None, told)) + _setting_items(lines, each, doubts), how
+        told = [_significant_differences(lines, subject.metric), subject.unlearned, *doubts, best_means(each)]
         return " ".join(filter(None, told)), how
     if whole is not None and not tasks:
-        learned = place(filter_learned_cells(cells)).lstrip(", ") if partly_learned(cells) else ""
-        return replace(whole, where=capitalised(learned) if learned else whole.where).words(), how
+        learned = task_and_settings(filter_learned_cells(cells)).lstrip(", ") if partly_learned(cells) else ""
+        return replace(whole, where=capitalise(learned) if learned else whole.where).words(), how
     if 1 < len(each) <= FEW_SETTINGS:
         return verdict_over_settings(each) * (not tasks) + one_by_one(each, subject.doubts), how
     why = f" {LEARNED}" if partly_learned(cells) else ", which cannot be averaged"
@@ -338,7 +340,7 @@ def _control(subject: ReportSubject, candidates: BestCandidates) -> str:
     text = f"No encoding is shown to help or to hurt: {alike} of {total} pairs are equivalent"
     text += f" and {total - alike} undecided" * (alike < total)
     open_pairs, apart = lines[~lines["verdict"].isin(EQUIVALENT_VERDICTS)], {runs.pe for runs in find_apart(subject)}
-    falls, where, _ = falling(subject)
+    falls, where, _ = loss_decrease(subject)
     if len(open_pairs):
         if (open_pairs["pe"].isin(apart) | open_pairs["baseline"].isin(apart)).all():
             why.append("in each undecided pair an encoding has a run that lies apart")
@@ -347,11 +349,11 @@ def _control(subject: ReportSubject, candidates: BestCandidates) -> str:
     cells = subject.results.cells
     if "test_accuracy" in cells and subject.metric == "loss":
         shares = 100 * cells.groupby("pe")["test_accuracy"].mean()
-        why.append(f"mean test accuracy is {between(shares, '.3g')} %")
-    return f"{text}. {capitalised('; '.join(why))}." if why else f"{text}."
+        why.append(f"mean test accuracy is {range_in_words(shares, '.3g')} %")
+    return f"{text}. {capitalise('; '.join(why))}." if why else f"{text}."
 
 
-def _decided(lines: pd.DataFrame, metric: str) -> str:
+def _significant_differences(lines: pd.DataFrame, metric: str) -> str:
     """Say which encodings differ from the baseline: where they are few, by how much.
 
     Args:
@@ -359,7 +361,7 @@ def _decided(lines: pd.DataFrame, metric: str) -> str:
     """
     decided = lines[lines["verdict"].isin(DIFFERENT_VERDICTS)]
     others = lines["verdict"].drop(decided.index).value_counts()
-    rest = joined([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in others.items()])
+    rest = join_words([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in others.items()])
     baseline = f"`{lines['baseline'].iloc[0]}`"
     if not 0 < len(decided) <= MAX_GAPS:
         verdict = lines["verdict"].iloc[0]
@@ -371,10 +373,10 @@ def _decided(lines: pd.DataFrame, metric: str) -> str:
         f"`{line['pe']}` is {line['verdict']}{f' ({where[at]})' * (where.nunique() > 1)}, by {_interval(line, metric)}"
         for at, line in decided.iterrows()
     ]
-    return f"Compared with {baseline}, {joined(told)}{f'; the others: {rest}' * bool(rest)}."
+    return f"Compared with {baseline}, {join_words(told)}{f'; the others: {rest}' * bool(rest)}."
 
 
-def _by_setting(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: Sequence[str]) -> str:
+def _setting_items(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: Sequence[str]) -> str:
     """Return an item of a list for each of a few settings: what differs from the baseline, and the best mean.
 
     Args:
@@ -393,22 +395,22 @@ def _by_setting(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: Seq
         ]
         counts = here["verdict"].drop(decided.index).value_counts()
         if len(counts):
-            others = joined([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in counts.items()])
-            told.append(others + _excluded(here[here["verdict"] == Verdict.UNDECIDED], candidates.metric))
+            others = join_words([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in counts.items()])
+            told.append(others + _excluded_differences(here[here["verdict"] == Verdict.UNDECIDED], candidates.metric))
         first, value = next(iter(candidates.means.items()))
         best = f"`{first}` has the {superlative(candidates.metric)} mean {candidates.what}, "
         best += amount(value, candidates.metric)
         if candidates.case == "unsolved":
-            items += f"\n- **{capitalised(candidates.setting)}**: {candidates.words()}"
+            items += f"\n- **{capitalise(candidates.setting)}**: {candidates.words()}"
             continue
         text = " ".join(
             filter(None, [f"{best}; compared with `{here['baseline'].iloc[0]}`, {'; '.join(told)}.", doubt])
         )
-        items += f"\n- **{capitalised(candidates.setting)}**: {text}"
+        items += f"\n- **{capitalise(candidates.setting)}**: {text}"
     return items
 
 
-def _excluded(lines: pd.DataFrame, metric: str) -> str:
+def _excluded_differences(lines: pd.DataFrame, metric: str) -> str:
     """Say which differences the intervals of undecided comparisons exclude; empty where there are none."""
     if lines["low"].isna().all():
         return ""
@@ -447,10 +449,13 @@ def _counts(lines: pd.DataFrame, metric: str, named: bool = True) -> str:
     for word in DIFFERENT_VERDICTS if one and named else ():
         if 0 < counts.get(word, 0) <= MAX_DECIDED:
             of_word = lines[lines["verdict"] == word].groupby(where, sort=False)["pe"].agg(list)
-            told = [f"{listed(names, None)}{f', {setting}' * (len(of_word) > 1)}" for setting, names in of_word.items()]
+            told = [
+                f"{names_in_words(names, None)}{f', {setting}' * (len(of_word) > 1)}"
+                for setting, names in of_word.items()
+            ]
             ends[word] += f" ({'; '.join(told)})"
     what = f" with `{lines['baseline'].iloc[0]}`" if one else " of all pairs"
-    return f"Of {len(lines)} comparisons{what}: {joined(list(ends.values()))}."
+    return f"Of {len(lines)} comparisons{what}: {join_words(list(ends.values()))}."
 
 
 def _interval(line: pd.Series, metric: str) -> str:
@@ -478,9 +483,9 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
         text = f"Verdict on `{first}`, compared with `{second}`: {named[verdicts[0]]}"
     else:
         where = f" ({others} encoding{'s' * (others > 1)} in {settings} settings)" if settings > 1 else ""
-        ends = joined([f"{counts[word]} {named[word]}" for word in verdicts])
+        ends = join_words([f"{counts[word]} {named[word]}" for word in verdicts])
         if lines["baseline"].nunique() > 1:
-            ends = joined([f"{count} {SEEDLESS.get(word, word)}" for word, count in verdict_counts(lines).items()])
+            ends = join_words([f"{count} {SEEDLESS.get(word, word)}" for word, count in verdict_counts(lines).items()])
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(verdicts) == 1 else ''}"
         text += named[verdicts[0]] if len(verdicts) == 1 else ends
     if "look" not in lines and lines["verdict"].isin(DIFFERENT_VERDICTS).any():
@@ -519,7 +524,7 @@ def _margin(subject: ReportSubject, lines: pd.DataFrame) -> str:
     return f"The {whose} margin is {words}"
 
 
-def _alone(subject: ReportSubject) -> str:
+def _only_encoding(subject: ReportSubject) -> str:
     """Say what is known of the only encoding."""
     cells, metric = subject.results.cells, subject.metric
     pe = cells["pe"].iloc[0]
@@ -536,10 +541,10 @@ def _alone(subject: ReportSubject) -> str:
         value = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds, 95 % interval {low} to {high})"
     else:
         value = f"{amount(values.iloc[0], metric)} (one seed)"
-    return f"Nothing is compared, because only `{pe}` was trained: its {measured(metric)} is {value}."
+    return f"Nothing is compared, because only `{pe}` was trained: its {metric_description(metric)} is {value}."
 
 
-def place(cells: pd.DataFrame) -> str:
+def task_and_settings(cells: pd.DataFrame) -> str:
     """Return task and settings in words, such as ` on structured, at depth 1 and 4, after 16 epochs`."""
     text = f" on {_values(cells['data'])}" if "data" in cells and not (cells["data"] == "unknown").all() else ""
     names = [name for name in displayed_settings(cells, setting_columns(cells)) if name != "data"]
@@ -559,4 +564,6 @@ def _values(column: pd.Series) -> str:
     values = list(column.drop_duplicates())
     if pd.api.types.is_numeric_dtype(column):
         values = sorted(values, key=lambda value: (pd.isna(value), value))
-    return joined([value_text(value) for value in values]) if len(values) <= MAX_VALUES else f"of {len(values)} values"
+    return (
+        join_words([value_text(value) for value in values]) if len(values) <= MAX_VALUES else f"of {len(values)} values"
+    )

@@ -18,7 +18,7 @@ MAX_DRAWN_ENCODINGS = 4  # encodings that are drawn: the best and the baseline
 MAX_HEADS = 64  # of a model that is drawn
 
 
-def attention(subject: ReportSubject) -> Section:
+def attention_section(subject: ReportSubject) -> Section:
     """Return the attention of the best encodings and the baseline in the last setting, first seed.
 
     There is none where the results have no weights: in the folder of a study, or where cells came with the package.

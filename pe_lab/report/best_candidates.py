@@ -20,8 +20,8 @@ from pe_lab.results.columns import (
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.study_comparisons import POOLED
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Families, Verdict
-from pe_lab.statistics.cells import unit_of
-from pe_lab.statistics.comparisons import comparisons_of, counted, exchange_pairs
+from pe_lab.statistics.cells import metric_unit
+from pe_lab.statistics.comparisons import comparisons_with, count_in_words, exchange_pairs
 
 FEW_SETTINGS = 4  # that are named one by one
 MAX_LEFT_OUT = 2  # encodings that are named instead of the others
@@ -97,7 +97,7 @@ class BestCandidates:
         """
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
-        verdicts = {name: set(comparisons_of(name, lines)["verdict"]) for name in means}
+        verdicts = {name: set(comparisons_with(name, lines)["verdict"]) for name in means}
         undefeated = [name for name, against in verdicts.items() if Verdict.WORSE not in against]
         near = [name for name in undefeated if Verdict.SLIGHTLY_WORSE in verdicts[name]]
         behind = [name for name in means if name not in undefeated]
@@ -180,7 +180,7 @@ class BestCandidates:
     def gap(self, pe: str, other: str) -> str:
         """Return by how much an encoding is worse than another one, with its interval, in words."""
         line = self.line(pe, other)
-        low, high = (_shown(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
+        low, high = (_three_digits(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
         return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high})"
 
     def words(self) -> str:
@@ -190,7 +190,7 @@ class BestCandidates:
             **{"first": first, "second": second, "count": count, "what": self.what},
             **{"value": amount(self.means[first], self.metric), "gap": self.gap(second, first)},
             **{"superlative": superlative(self.metric), "comparative": comparative(self.metric)},
-            **{name: listed(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
+            **{name: names_in_words(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
         values["alone"] = "" if self.alike else ", and none is shown to be equivalent to it"
@@ -218,21 +218,21 @@ class BestCandidates:
             f"`{pe}`{'' if other == first else f' than `{other}`'} by {self.gap(pe, other)}"
             for pe, other in self.decided
         ]
-        text += f" Equivalent to it: {listed(self.alike, None)}." * bool(self.alike)
-        return f"{text} Worse: {'; '.join(gaps) or listed(self.behind, None)}." if self.behind else text
+        text += f" Equivalent to it: {names_in_words(self.alike, None)}." * bool(self.alike)
+        return f"{text} Worse: {'; '.join(gaps) or names_in_words(self.behind, None)}." if self.behind else text
 
 
 def overall(compared: Families) -> BestCandidates | None:
     """Return what is open in the only setting, or averaged over all; None where settings cannot be averaged."""
     rows, metric = compared.tables[GRID_TABLE]
-    name = table_of(compared)
+    name = overall_table(compared)
     if name is None or len(ranked := compared.ranks(name)) < 2:
         return None
-    pooled, what, where = compared.tables[name][1], measured(metric), ""
+    pooled, what, where = compared.tables[name][1], metric_description(metric), ""
     if name == POOLED:
         names = setting_columns(rows)
         varied = [last_word(column) for column in names if rows[column].nunique(dropna=False) > 1]
-        settings = "tasks" if varied == ["task"] else f"settings of {joined(varied)}"
+        settings = "tasks" if varied == ["task"] else f"settings of {join_words(varied)}"
         where = f"Averaged over {len(rows[names].drop_duplicates())} {settings}"
         if left := rows["pe"].nunique() - len(ranked):
             where += f" and without {left} encoding{'s' * (left > 1)} that no seed has in all of them"
@@ -240,7 +240,7 @@ def overall(compared: Families) -> BestCandidates | None:
     return BestCandidates.of(ranked, compared.lines[name], pooled, what, where)
 
 
-def table_of(compared: Families) -> str | None:
+def overall_table(compared: Families) -> str | None:
     """Return the table that answers for all settings: the cells, or the pooled ones; None if they are not pooled."""
     rows, _ = compared.tables[GRID_TABLE]
     if len(rows[setting_columns(rows)].drop_duplicates()) == 1:
@@ -248,7 +248,7 @@ def table_of(compared: Families) -> str | None:
     return POOLED if POOLED in compared.tables and len(compared.lines[POOLED]) else None
 
 
-def by_setting(compared: Families) -> list[BestCandidates]:
+def undecided_by_setting(compared: Families) -> list[BestCandidates]:
     """Return what is open in each setting that has two encodings or more."""
     (rows, metric), lines = compared.tables[GRID_TABLE], compared.lines[GRID_TABLE]
     names = setting_columns(rows)
@@ -258,7 +258,7 @@ def by_setting(compared: Families) -> list[BestCandidates]:
     per_setting, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
     for key, part in ranked.groupby(names, sort=False, dropna=False):
         if len(part) > 1:
-            candidates = BestCandidates.of(part, groups[_key(key)], metric, measured(metric))
+            candidates = BestCandidates.of(part, groups[_key(key)], metric, metric_description(metric))
             per_setting.append(replace(candidates, setting=f"{at} {words[part.index[0]]}"))
     return per_setting
 
@@ -294,18 +294,15 @@ class SettingCounts:
         Args:
             why: the clause on why settings are not averaged, which follows the word "settings".
         """
-        clear, names = sum(self.alone.values()), listed(self.always, None)
+        clear, names = sum(self.alone.values()), names_in_words(self.always, None)
         case = "none" if not clear else "same" if set(self.alone.values()) == {self.count} else "some"
-        leads = joined([f"`{name}` in {number}" for name, number in self.alone.items()])
+        leads = join_words([f"`{name}` in {number}" for name, number in self.alone.items()])
         text = OVER_SETTINGS[case].format(count=self.count, why=why, clear=clear, leads=leads, names=names)
         if case == "same":
             return text
         text = f"{text} {IN_ALL.get(len(self.always), IN_ALL_OF_SEVERAL).format(names=names)}"
-        return (
-            f"{text} {IN_NONE.format(names=listed(self.never, None), is_or_are='are' if len(self.never) > 1 else 'is')}"
-            if self.never
-            else text
-        )
+        never, is_or_are = names_in_words(self.never, None), "are" if len(self.never) > 1 else "is"
+        return f"{text} {IN_NONE.format(names=never, is_or_are=is_or_are)}" if self.never else text
 
 
 def in_each_setting(
@@ -330,7 +327,7 @@ def in_each_setting(
     return SettingCounts.of(per_setting).words(why)
 
 
-def capitalised(text: str) -> str:
+def capitalise(text: str) -> str:
     """Return a text with a capital at its start."""
     return text[0].upper() + text[1:]
 
@@ -343,7 +340,7 @@ def one_by_one(per_setting: Sequence[BestCandidates], more: Callable[[BestCandid
         more: a function that returns the text behind each item, which may be empty.
     """
     told = {candidates.setting: f"{candidates.brief()} {more(candidates)}".rstrip() for candidates in per_setting}
-    return "".join(f"\n- **{capitalised(setting)}**: {words}" for setting, words in told.items())
+    return "".join(f"\n- **{capitalise(setting)}**: {words}" for setting, words in told.items())
 
 
 def verdict_over_settings(per_setting: Sequence[BestCandidates], where: str = "") -> str:
@@ -353,12 +350,12 @@ def verdict_over_settings(per_setting: Sequence[BestCandidates], where: str = ""
         where: the settings in words; empty: what follows names them.
     """
     counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else f"all {len(per_setting)}"
-    always, never = (listed(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
+    always, never = (names_in_words(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
     near = any(name in candidates.near for candidates in per_setting for name in counts.always)
     best = f"may be the best{', or slightly worse than it,' * near}"
     can = f"{always} {best}" if always else "no encoding may be the best"
     start = f"{where}, " if where else ""
-    return capitalised(f"{start}{can} in {which}{f'; {never} in none' if never else ''}:")
+    return capitalise(f"{start}{can} in {which}{f'; {never} in none' if never else ''}:")
 
 
 def best_means(per_setting: Sequence[BestCandidates]) -> str:
@@ -368,10 +365,10 @@ def best_means(per_setting: Sequence[BestCandidates]) -> str:
         return ""
     metric, values = per_setting[0].metric, [next(iter(candidates.means.values())) for candidates in per_setting]
     counts = Counter(next(iter(candidates.means)) for candidates in per_setting).most_common()
-    leads = [f"`{name}` in {counted(count, 'setting')}" for name, count in counts[:MAX_NAMED]]
+    leads = [f"`{name}` in {count_in_words(count, 'setting')}" for name, count in counts[:MAX_NAMED]]
     leads += [f"others in {sum(count for _, count in counts[MAX_NAMED:])}"] if len(counts) > MAX_NAMED else []
-    extent = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
-    return f"The {superlative(metric)} mean {per_setting[0].what} ({extent}) is that of {joined(leads)}."
+    extent = f"{_three_digits(min(values), metric)} to {amount(max(values), metric)}"
+    return f"The {superlative(metric)} mean {per_setting[0].what} ({extent}) is that of {join_words(leads)}."
 
 
 def verdict_counts(lines: pd.DataFrame) -> dict[str, int]:
@@ -383,7 +380,7 @@ def verdict_counts(lines: pd.DataFrame) -> dict[str, int]:
     return {str(word): int(count) for word, count in verdicts.value_counts().items()}
 
 
-def measured(metric: str) -> str:
+def metric_description(metric: str) -> str:
     """Return what a metric of the test is, in words."""
     return "number of steps to solve" if metric == STEPS_METRIC else f"test {in_words(metric)}"
 
@@ -395,22 +392,22 @@ def last_word(name: str) -> str:
 
 def amount(value: float, metric: str) -> str:
     """Return a value of a metric with its unit."""
-    return f"{_shown(value, metric)} {unit_in_words(metric)}".rstrip()
+    return f"{_three_digits(value, metric)} {unit_in_words(metric)}".rstrip()
 
 
 def gap_in_words(value: float, metric: str) -> str:
     """Return the size of a difference of a metric: with its unit, or as a factor of steps."""
-    return f"a factor of {_shown(abs(value), metric)}" if metric == STEPS_METRIC else amount(abs(value), metric)
+    return f"a factor of {_three_digits(abs(value), metric)}" if metric == STEPS_METRIC else amount(abs(value), metric)
 
 
-def _shown(value: float, metric: str) -> str:
+def _three_digits(value: float, metric: str) -> str:
     """Return three digits of a value or difference; of log2 of steps, of the steps or their ratio."""
     return f"{2**value if metric == STEPS_METRIC else value:.3g}"
 
 
 def unit_in_words(metric: str) -> str:
     """Return the unit behind a value of a metric; empty for shares and perplexities."""
-    return {"nats": "nats", "bits": "bits", "gap": "of the gap", "octaves": "steps"}.get(unit_of(metric), "")
+    return {"nats": "nats", "bits": "bits", "gap": "of the gap", "octaves": "steps"}.get(metric_unit(metric), "")
 
 
 def superlative(metric: str) -> str:
@@ -421,16 +418,16 @@ def comparative(metric: str) -> str:
     return "lower" if lower_is_better(metric) else "higher"
 
 
-def listed(names: list[str], among: int | None) -> str:
+def names_in_words(names: list[str], among: int | None) -> str:
     """Return encodings in words: their names; of many, some and the number of the others; `the n` for all."""
     if len(names) <= MAX_NAMED:
-        return joined([f"`{name}`" for name in names])
+        return join_words([f"`{name}`" for name in names])
     if among == len(names):
         return f"the {among}"
     return f"{', '.join(f'`{name}`' for name in names[:3])} and {len(names) - 3} more"
 
 
-def joined(words: list[str]) -> str:
+def join_words(words: list[str]) -> str:
     """Return words in a list, the last one after `and`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 

@@ -9,9 +9,9 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
-from pe_lab.report.best_candidates import amount, joined
+from pe_lab.report.best_candidates import amount, join_words
 from pe_lab.report.report_subject import ReportSubject
-from pe_lab.report.training_setup import identity_of, searched_rates
+from pe_lab.report.training_setup import searched_rates, shared_settings
 from pe_lab.results.columns import (
     STEPS_METRIC,
     floors,
@@ -22,10 +22,10 @@ from pe_lab.results.columns import (
     setting_columns,
 )
 from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells
-from pe_lab.results.number_text import between, signed
+from pe_lab.results.number_text import range_in_words, signed_difference
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
-from pe_lab.statistics.comparisons import counted
+from pe_lab.statistics.comparisons import count_in_words
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
 APART = 2.5  # of 5 normal values, one is as many ranges of the others from their median in 8 % of samples; of 8, 0.5 %
@@ -112,8 +112,10 @@ def runs_apart(subject: ReportSubject) -> list[str]:
     count = sum(len(runs.cells) for runs in found)
     told = [_apart_in_words(subject, runs) for runs in found[:MAX_APART]]
     if more := [f"`{runs.pe}`{f' ({runs.setting})' * bool(runs.setting)}" for runs in found[MAX_APART:]]:
-        told.append(f"Others are of {joined(more)}.")
-    start = f"{counted(count, 'run')} {'lies' if count == 1 else 'lie'} apart from the others of the same encoding:"
+        told.append(f"Others are of {join_words(more)}.")
+    start = (
+        f"{count_in_words(count, 'run')} {'lies' if count == 1 else 'lie'} apart from the others of the same encoding:"
+    )
     return [start + (f" {told[0]}" if len(told) == 1 else "".join(f"\n- {item}" for item in told))]
 
 
@@ -130,14 +132,14 @@ def _apart_in_words(subject: ReportSubject, runs: ApartRuns) -> str:
         words = f", above the best without position ({level:.3g}): it did not learn" * failed
         told.append(f"{amount(of_pe[seed], metric)} (seed {seed}{rate}){words}")
     where, without = f" ({runs.setting})" * bool(runs.setting), "it" if len(seeds) == 1 else "them"
-    text = f"`{pe}`{where}, {joined(told)}; the other {len(others)} have {others.min():.3g} to {others.max():.3g}. "
+    text = f"`{pe}`{where}, {join_words(told)}; the other {len(others)} have {others.min():.3g} to {others.max():.3g}. "
     text += f"Without {without} the mean is {others.mean():.3g}, not {of_pe.mean():.3g}"
     means = values.drop(columns=pe).mean().sort_values(ascending=lower_is_better(metric))
     other = subject.baseline if subject.declares and subject.baseline in means else means.index[0]
     differences = (values[pe] - values[other]).dropna()
     if set(seeds) <= set(differences.index) and len(differences) > len(seeds):
         margin = float(subject.compared.lines[GRID_TABLE]["margin"].max())
-        mean, rest = (signed(part.mean(), margin) for part in (differences, differences.drop(seeds)))
+        mean, rest = (signed_difference(part.mean(), margin) for part in (differences, differences.drop(seeds)))
         text += f", and the mean difference from `{other}` {rest}, not {mean}"
     return f"{text}."
 
@@ -163,7 +165,7 @@ def not_learned_position(subject: ReportSubject) -> list[str]:
         if alike and (behind.min() > 5 * margin).any():
             where = f" ({setting})" * (words.nunique() > 1)
             is_alike = f"is within the margin, {amount(margin, subject.metric)}, of `none` in every seed"
-            told.append(f"{joined(alike)}{where} {is_alike}: nothing shows that it has learned position.")
+            told.append(f"{join_words(alike)}{where} {is_alike}: nothing shows that it has learned position.")
     return told
 
 
@@ -186,7 +188,7 @@ def margin_of_loss(subject: ReportSubject) -> list[str]:
 
 def still_falling(subject: ReportSubject) -> list[str]:
     """Return a line on encodings whose validation losses, by their means, fall by more than the margin at the end."""
-    falls, where, last = falling(subject)
+    falls, where, last = loss_decrease(subject)
     if falls.empty:
         return []
     cells, margin = filter_learned_cells(subject.results.cells), subject.compared.lines[GRID_TABLE]["margin"].max()
@@ -194,11 +196,11 @@ def still_falling(subject: ReportSubject) -> list[str]:
     if last - best < margin:  # little is left to learn
         return []
     told = [f"`{pe}` ({fall:.3g})" for pe, fall in falls[falls > margin].items()]
-    said = f"Validation losses still fall {where}, by more than the margin with {joined(told)}"
+    said = f"Validation losses still fall {where}, by more than the margin with {join_words(told)}"
     return [f"{said}: more training may change this."] if told else []
 
 
-def falling(subject: ReportSubject) -> tuple[pd.Series, str, float]:
+def loss_decrease(subject: ReportSubject) -> tuple[pd.Series, str, float]:
     """Return by how much mean validation losses fall at the end, between which lengths of training, and to what.
 
     Returns:
@@ -224,7 +226,7 @@ def falling(subject: ReportSubject) -> tuple[pd.Series, str, float]:
 def above_validation(subject: ReportSubject) -> list[str]:
     """Return a line on text whose mean test loss is above the validation loss at the end by more than the margin."""
     cells, curves = subject.results.cells, subject.results.curves
-    if subject.metric != "loss" or "data.corpus" not in identity_of(subject.results):
+    if subject.metric != "loss" or "data.corpus" not in shared_settings(subject.results):
         return []
     names = list(curves.columns[: curves.columns.get_loc("epoch")])
     last = curves[(curves["metric"] == "loss") & (curves["epoch"] == curves["epochs"])]
@@ -232,7 +234,8 @@ def above_validation(subject: ReportSubject) -> list[str]:
     more = (both["test_loss"] - both["value"]).groupby([both["data"], both["pe"]]).mean()
     if more.empty or not more.mean() > subject.compared.lines[GRID_TABLE]["margin"].max():
         return []
-    text = f"Mean test losses are {between(more, '.2f')} nats above the last validation losses, by encoding and task: "
+    above = range_in_words(more, ".2f")
+    text = f"Mean test losses are {above} nats above the last validation losses, by encoding and task: "
     return [f"{text}the two are measured on different parts of the text, which are the same for all seeds."]
 
 
@@ -242,7 +245,7 @@ def one_rate(subject: ReportSubject) -> list[str]:
     if cells.empty or cells["pe"].nunique() < 2 or LR in cells or searched_rates(subject.results) is not None:
         return []
     tuned = [f"`pe-lab benchmark {task}`" for task in _benchmark_tasks(set(cells["data"]))] if "data" in cells else []
-    where = f"see {joined(tuned)}" if tuned else "`tune.rates` tunes them"
+    where = f"see {join_words(tuned)}" if tuned else "`tune.rates` tunes them"
     return [f"With a learning rate tuned for each encoding, the order may differ: {where}."]
 
 
@@ -267,5 +270,5 @@ def behind_references(subject: ReportSubject) -> list[str]:
         best = (sign * rows.groupby("pe")[f"test_{metric}"].mean()).min()
         levels = {name: rows[f"floor_{name}_{metric}"].mean() for name in references}
         ahead = [f"`{name}` ({amount(level, metric)})" for name, level in levels.items() if sign * level < best]
-        ends += [f"{joined(ahead)} for {setting}"] if ahead else []
+        ends += [f"{join_words(ahead)} for {setting}"] if ahead else []
     return [f"No mean here is as good as these references: {'; '.join(ends)}."] if ends else []

@@ -4,7 +4,7 @@ import pandas as pd
 
 from pe_lab import statistics
 from pe_lab.report import recommendations
-from pe_lab.report.best_candidates import joined, verdict_counts
+from pe_lab.report.best_candidates import join_words, verdict_counts
 from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section
@@ -27,7 +27,7 @@ REFERENCES = {  # what they know
 }
 
 
-def grid(subject: ReportSubject) -> Section:
+def grid_section(subject: ReportSubject) -> Section:
     """Return all means: of one setting a table, of several a figure over the length of training, and a heatmap."""
     cells, metric = subject.results.cells, subject.metric
     words = floors_in_words(floors(cells, metric), set(cells["pe"]))
@@ -78,11 +78,11 @@ def floors_in_words(names: list[str], encodings: set[str]) -> list[str]:
     if others := [name.replace("_", "-") for name in names if not name.startswith(("bayes", "position_blind"))]:
         told = [f"`{name}` ({REFERENCES[name]})" if name in REFERENCES else f"`{name}`" for name in others]
         what = "are reference values, not bounds" if len(others) > 1 else "is a reference value, not a bound"
-        parts.append(f"{joined(told)} {what}.")
+        parts.append(f"{join_words(told)} {what}.")
     return parts
 
 
-def differences(subject: ReportSubject) -> Section:
+def differences_section(subject: ReportSubject) -> Section:
     """Return the paired differences of every setting, and pooled, unless the first screen has all; ranks and seeds."""
     cells, families = subject.results.cells, subject.compared
     if cells["pe"].nunique() < 2:
@@ -132,7 +132,7 @@ def _ranks(subject: ReportSubject) -> list[Part]:
     return [Collapsible("Ranks, with ties", [text, table])]
 
 
-def effects(subject: ReportSubject) -> Section:
+def effects_section(subject: ReportSubject) -> Section:
     """Return the shares of encoding, depth and epochs in the variation."""
     cells, source = filter_learned_cells(subject.results.cells), "results.cells"
     if len(cells) < len(subject.results.cells):
@@ -142,7 +142,7 @@ def effects(subject: ReportSubject) -> Section:
         return Section("Effects")
     names = ["encoding" if name == "pe" else name for name in shared["effect"] if " " not in name]
     text = (
-        f"{joined(names).capitalize()}, alone and together: shares of the sum of squares within each seed's grid, "
+        f"{join_words(names).capitalize()}, alone and together: shares of the sum of squares within each seed's grid, "
         "averaged over seeds. `×` is an interaction: how one effect depends on another. The last one contains the "
         "noise."
     )
@@ -150,7 +150,7 @@ def effects(subject: ReportSubject) -> Section:
         text += " Only settings in which a model has learned the task count."
     code = f"plots.shares(statistics.effects({source}, {subject.metric!r}))"
     drawn = CaptionedFigure(plots.shares(shared), "Shares with 95 % t intervals over seeds", code)
-    return Section(f"Effects of {joined(names)}", [text, drawn])
+    return Section(f"Effects of {join_words(names)}", [text, drawn])
 
 
 def _seeds(subject: ReportSubject) -> list[Part]:
@@ -171,7 +171,7 @@ def _seeds(subject: ReportSubject) -> list[Part]:
     return [Collapsible("Seeds needed", [text, table])]
 
 
-def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
+def methods_section(subject: ReportSubject, verdicts: bool = True) -> Section:
     """Return how comparisons are made.
 
     Args:
@@ -211,7 +211,7 @@ def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
     return Section("Methods", [*text, *made])
 
 
-def choices(subject: ReportSubject) -> Section:
+def choices_section(subject: ReportSubject) -> Section:
     """Return the best encoding for each need."""
     results = subject.results
     best = recommendations.choices(results.cells, results.records, subject.metric, subject.compared)

@@ -98,10 +98,10 @@ def compact(drawn: str) -> str:
     drawn = drawn.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     drawn = re.sub(r"\n\s*", "\n", drawn)
     drawn = re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"\s*([A-Za-z])\s*", r"\1", path[0]).strip(), drawn)
-    drawn = re.sub(r'"[^"<>]*"', lambda quoted: re.sub(r"-?\d*\.\d+", _rounded, quoted[0]), drawn)
+    drawn = re.sub(r'"[^"<>]*"', lambda quoted: re.sub(r"-?\d*\.\d+", _round_coordinate, quoted[0]), drawn)
     drawn = re.sub(r"font-family: [^;\"]*sans-serif", "font-family: sans-serif", drawn)
     drawn = re.sub(r' transform="rotate\(-?0 [^"]*"', "", drawn)
-    drawn = re.sub(r'(?:<use [^>]* (style="[^"]*")/>\n)(?:<use [^>]* \1/>\n)+', _grouped, drawn)
+    drawn = re.sub(r'(?:<use [^>]* (style="[^"]*")/>\n)(?:<use [^>]* \1/>\n)+', _group_marks, drawn)
     drawn = re.sub(r'<use (href="[^"]*") x="([^"]*)" y="([^"]*)"', r"<use x=\2 y=\3 \1", drawn)
     drawn = _with_short_ids(drawn)
     drawn = _without_bare_groups(re.sub(r"(?<=>)\n(?=<)", "", drawn).replace("<g/>", ""))
@@ -110,13 +110,13 @@ def compact(drawn: str) -> str:
     for style, name in classes.items():
         drawn = drawn.replace(f' style="{style}"', f' class="{name}"')
     rules = "".join(f".{name}{{{style.replace(': ', ':').replace('; ', ';')}}}" for style, name in classes.items())
-    drawn = re.sub(MARKED, _marked, drawn)
-    drawn = re.sub(UNJOINED, _unjoined, drawn)
+    drawn = re.sub(MARKED, _line_with_markers, drawn)
+    drawn = re.sub(UNJOINED, _markers_only, drawn)
     drawn = re.sub(r'(?<= d=")M(-?[\d.]+ -?[\d.]+)L([-\d. L]+)(?=z?")', _relative, drawn)
     return drawn.replace("</style>", f"{rules}</style>", 1)
 
 
-def _rounded(number: re.Match[str]) -> str:
+def _round_coordinate(number: re.Match[str]) -> str:
     """Return a number with a decimal place, or two where it is below 10."""
     value = float(number[0])
     return f"{value:.{1 if abs(value) >= 10 else 2}f}".rstrip("0").rstrip(".")
@@ -142,12 +142,12 @@ def _without_bare_groups(drawn: str) -> str:
     return "".join(parts)
 
 
-def _grouped(uses: re.Match[str]) -> str:
+def _group_marks(uses: re.Match[str]) -> str:
     """Return several <use> of one style as a group that has it."""
     return f"<g {uses[1]}>{uses[0].replace(' ' + uses[1], '')}</g>\n"
 
 
-def _marked(match: re.Match[str]) -> str:
+def _line_with_markers(match: re.Match[str]) -> str:
     """Return a line whose marks stand at its points as one path with an SVG marker."""
     points = [point.split() for point in match[1].split("L")]
     marks = MARKS.findall(match["marks"])
@@ -156,7 +156,7 @@ def _marked(match: re.Match[str]) -> str:
     return (match["shape"] or "") + _with_markers(match, match[1], marks[0][2], match["line"])
 
 
-def _unjoined(match: re.Match[str]) -> str:
+def _markers_only(match: re.Match[str]) -> str:
     """Return marks without a line as the SVG markers of a path that is not drawn."""
     marks = MARKS.findall(match["marks"])
     if len({shape for _, _, shape in marks}) > 1:

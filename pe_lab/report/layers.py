@@ -3,16 +3,16 @@
 import numpy as np
 import pandas as pd
 
-from pe_lab.report.best_candidates import capitalised, joined
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, shaded
+from pe_lab.report.best_candidates import capitalise, join_words
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, bands_in_words
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, probes_as_trained, record_settings, sort_by_setting
-from pe_lab.results.number_text import between
+from pe_lab.results.number_text import range_in_words
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import interval
-from pe_lab.statistics.comparisons import counted
+from pe_lab.statistics.comparisons import count_in_words
 
-MAX_SETTINGS = 3  # whose shares are told one by one
+MAX_SETTINGS = 3  # whose shares are range_of_values one by one
 MOSTLY = 0.9  # R² at which position is read
 MORE = 0.1  # R² above that of the token alone
 FINDINGS = {  # by probe: the metrics that answer its question
@@ -47,7 +47,7 @@ MEANINGS = {  # by metric
 APART, ALIKE = 0.5, 0.9  # the cosine of two tokens below which tokens are apart, and above which they are alike
 
 
-def probed(records: pd.DataFrame) -> pd.DataFrame:
+def layer_records(records: pd.DataFrame) -> pd.DataFrame:
     """Return the records of probes that have layers, at the training length."""
     probes = probes_as_trained(records)
     return probes[probes["layer"].notna()] if len(probes) else probes
@@ -61,16 +61,16 @@ def layer_parts(records: pd.DataFrame) -> list[Part]:
     Args:
         records: the records, some of them of probes that have layers.
     """
-    layered, records = probed(records), probes_as_trained(records)
+    layered, records = layer_records(records), probes_as_trained(records)
     alone = records.loc[records["metric"] == "r2_from_token", "value"].mean()
-    measured = {metric: _by_layer(_deepest(layered), metric) for metric in SUMMARISED}
+    measured = {metric: _layer_means(_deepest(layered), metric) for metric in SUMMARISED}
     measured = {metric: layers for metric, layers in measured.items() if len(layers)}
     shown = list(layered[["probe", "metric"]].drop_duplicates().itertuples(index=False, name=None))
     drawn = [pair for pair in DRAWN if pair in shown] or shown[:1]
-    parts: list[Part] = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn[:1]]
+    parts: list[Part] = [_layer_figure(records, str(probe), str(metric)) for probe, metric in drawn[:1]]
     folded = [*drawn[1:], *([FOLDED] if FOLDED in shown and FOLDED not in drawn else [])]
     for probe, metric in folded:
-        parts.append(Collapsible(FOLDED_TITLES[metric], [_drawn(records, probe, metric)]))
+        parts.append(Collapsible(FOLDED_TITLES[metric], [_layer_figure(records, probe, metric)]))
     if measured:
         parts = [_sentences(layered, measured, alone), *parts]
         parts.append(Collapsible("Numbers by encoding", [_summary(layered, measured)]))
@@ -98,7 +98,7 @@ def _with_settings(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(setting=settings_in_words(rows, names) if names else "")
 
 
-def _by_layer(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _layer_means(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return means over heads: a line per setting, encoding and seed, a column per layer."""
     rows = rows[rows["metric"] == metric]
     values = rows.groupby(["setting", "pe", "seed", "layer"], sort=False)["value"].mean().unstack("layer")
@@ -109,11 +109,11 @@ def _over_seeds(layers: pd.DataFrame) -> pd.DataFrame:
     return layers.groupby(["setting", "pe"], sort=False).mean()
 
 
-def _of_models(layered: pd.DataFrame) -> str:
+def _seeds_and_models(layered: pd.DataFrame) -> str:
     """Return how many seeds and which models a mean is over, in words."""
     rows = _deepest(layered)
     depth = f" of models of depth {rows['depth'].max():g}" if "depth" in layered else ""
-    return f"means over {counted(rows['seed'].nunique(), 'seed')}{depth}"
+    return f"means over {count_in_words(rows['seed'].nunique(), 'seed')}{depth}"
 
 
 def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: float) -> str:
@@ -129,7 +129,7 @@ def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: 
     items = [*collapse, *items]
     read = _everywhere_read(means["r2"]) if "r2" in means else ""
     lead = " ".join(filter(None, (read, f"{verdict}." * bool(verdict)))).removesuffix(".")
-    lead = f"{lead} ({_of_models(layered)})" if lead else capitalised(_of_models(layered))
+    lead = f"{lead} ({_seeds_and_models(layered)})" if lead else capitalise(_seeds_and_models(layered))
     return f"{lead}:" + "".join(f"\n- {item}" for item in items)
 
 
@@ -152,19 +152,19 @@ def _summary(layered: pd.DataFrame, measured: dict[str, pd.DataFrame]) -> Report
             columns[name] = _with_half(values, at.to_dict(), decimals)
     table = pd.DataFrame(columns).reset_index()
     table = table if table["setting"].any() else table.drop(columns="setting")
-    words = _of_models(layered)
+    words = _seeds_and_models(layered)
     rank = "; the effective rank counts the dimensions that the states fill" * ("effective_rank" in measured)
     return ReportTable(table, f"{words[0].upper()}{words[1:]}; ± is half the width of a 95 % t interval{rank}")
 
 
 def _with_half(layers: pd.DataFrame, at: dict[tuple[str, str], float], decimals: int = 2) -> pd.Series:
     """Return the mean at a layer of each setting and encoding with half the width of its interval, in words."""
-    told = {}
+    range_of_values = {}
     for key, layer in at.items():
         values = layers.loc[key, layer].dropna()
         half = np.ptp(interval(values)) / 2
-        told[key] = f"{values.mean():.{decimals}f}" + f" ± {half:.{decimals}f}" * bool(np.isfinite(half))
-    return pd.Series(told).rename_axis(["setting", "pe"])
+        range_of_values[key] = f"{values.mean():.{decimals}f}" + f" ± {half:.{decimals}f}" * bool(np.isfinite(half))
+    return pd.Series(range_of_values).rename_axis(["setting", "pe"])
 
 
 def _ends(layered: pd.DataFrame) -> Collapsible:
@@ -173,7 +173,7 @@ def _ends(layered: pd.DataFrame) -> Collapsible:
     for probe in rows["probe"].unique():
         of_probe = rows[rows["probe"] == probe]
         for metric in FINDINGS.get(probe, (str(of_probe["metric"].iloc[0]),)):
-            layers = _over_seeds(_by_layer(of_probe, metric))
+            layers = _over_seeds(_layer_means(of_probe, metric))
             if layers.empty:
                 continue
             ends = layers.iloc[:, [0, -1]].map(lambda value: f"{value:.2f}" if value < 10 else f"{value:.1f}")
@@ -181,12 +181,12 @@ def _ends(layered: pd.DataFrame) -> Collapsible:
             meanings += [MEANINGS[metric]] if metric in MEANINGS else []
     table = pd.DataFrame(columns).reset_index()
     table = table if table["setting"].any() else table.drop(columns="setting")
-    words = _of_models(layered)
+    words = _seeds_and_models(layered)
     caption = f"{words[0].upper()}{words[1:]}, from the first to the last layer"
     return Collapsible("First and last layer, and what is measured", [ReportTable(table, caption), *meanings])
 
 
-def _drawn(records: pd.DataFrame, probe: str, metric: str) -> CaptionedFigure:
+def _layer_figure(records: pd.DataFrame, probe: str, metric: str) -> CaptionedFigure:
     source, rows = "results.records", records
     if "depth" in records and records["depth"].nunique() > 1:
         rows, source = records[records["depth"] == records["depth"].max()], f"{source}.query('depth == depth.max()')"
@@ -194,7 +194,7 @@ def _drawn(records: pd.DataFrame, probe: str, metric: str) -> CaptionedFigure:
         rows, source, metric = direction_shares(rows), f"layers.direction_shares({source})", "direction_share"
     drawn, words = plots.layer_curves(rows, probe, metric), in_words(metric)
     meaning = f" ({SHORT_MEANINGS[metric]})" if metric in SHORT_MEANINGS else ""
-    caption = f"{words[0].upper()}{words[1:]}{meaning}, by layer: {shaded(drawn, metric)}"
+    caption = f"{words[0].upper()}{words[1:]}{meaning}, by layer: {bands_in_words(drawn, metric)}"
     return CaptionedFigure(drawn, caption, f"plots.layer_curves({source}, {probe!r}, {metric!r})")
 
 
@@ -228,8 +228,8 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> list
     unsure = here[lowest[here.index] <= alone]  # the interval reaches the level of the token
     sure = here[~here.index.isin(unsure.index)]
 
-    def told(values: pd.Series, names: list[str]) -> str:
-        return between(values[values.index.get_level_values("pe").isin(names)], ".2f")
+    def range_of_values(values: pd.Series, names: list[str]) -> str:
+        return range_in_words(values[values.index.get_level_values("pe").isin(names)], ".2f")
 
     first, later, token = list[str](), list[str](), f"; from the token alone {alone:.2f}" * bool(np.isfinite(alone))
     if len(sure):
@@ -237,8 +237,8 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> list
         for setting, pe in sure.index:
             settings.setdefault(pe, []).append(setting)
         partly = set(unsure.index.get_level_values("pe"))
-        names = joined([f"`{pe}`" + f" ({joined(where)})" * (pe in partly) for pe, where in settings.items()])
-        value = f"R² {between(sure, '.2f')}{token}"
+        names = join_words([f"`{pe}`" + f" ({join_words(where)})" * (pe in partly) for pe, where in settings.items()])
+        value = f"R² {range_in_words(sure, '.2f')}{token}"
         first.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
     for (setting, pe), value in unsure.items():
         where = f" ({setting})" * bool(setting)
@@ -246,14 +246,16 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> list
         reads = "it does" if first else f"a linear probe reads position at {_first(layers)}"
         first.append(f"Whether {reads} with `{pe}`{where} is undecided ({interval_words}).")
     if built:
-        names = joined([f"`{pe}`" for pe in built])
+        names = join_words([f"`{pe}`" for pe in built])
         of_built = layers[layers.index.get_level_values("pe").isin(built)] >= MOSTLY
         reach = of_built.idxmax(axis=1)[of_built.any(axis=1)]
         never = [f"`{pe}`" for pe in built if not of_built.xs(pe, level="pe").any(axis=None)]
-        but = f", not with {joined(never)}" * bool(never)
-        by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}{but}"
+        but = f", not with {join_words(never)}" * bool(never)
+        layer = range_in_words(reach, "g")
+        by = f": layers build it up, to {MOSTLY:g} by layer {layer} of {layers.columns.max():g}{but}"
         there = "there" if first else f"at {_first(layers)}"
-        start_words = f"With {names} position is not read {there} (R² {told(start, built)}{'' if len(sure) else token})"
+        value = f"R² {range_of_values(start, built)}{'' if len(sure) else token}"
+        start_words = f"With {names} position is not read {there} ({value})"
         later.append(f"{start_words}{by if len(reach) else ''}.")
     falls = (layers.max(axis=1) - layers.iloc[:, -1]).round(2)
     if falls.max() > 0:
@@ -281,11 +283,11 @@ def _alike(layers: pd.DataFrame, seeds: pd.DataFrame) -> tuple[str, str]:
     if most.min() > ALIKE:
         return (
             "The models collapse",
-            f"All tokens become alike: the cosine of two tokens reaches {between(most, '.2f')} ({rule}).",
+            f"All tokens become alike: the cosine of two tokens reaches {range_in_words(most, '.2f')} ({rule}).",
         )
     alike = [f"`{pe}`" for pe in dict.fromkeys(most[most > ALIKE].index.get_level_values("pe"))]
-    with_ = f", above {ALIKE:g} with {joined(alike)}" * bool(alike)
-    reach = f"Tokens become more alike: the cosine of two tokens reaches {between(most, '.2f')}{with_} ({rule})."
+    with_ = f", above {ALIKE:g} with {join_words(alike)}" * bool(alike)
+    reach = f"Tokens become more alike: the cosine of two tokens reaches {range_in_words(most, '.2f')}{with_} ({rule})."
     return "The models collapse in part", reach
 
 
@@ -295,7 +297,7 @@ def _one_direction(layers: pd.DataFrame) -> str:
     Args:
         layers: the stable rank by setting and encoding, a column per layer.
     """
-    most, first = _in_settings(100 / layers.min(axis=1)), between(100 / layers.iloc[:, 0], ".0f")
+    most, first = _highest_shares(100 / layers.min(axis=1)), range_in_words(100 / layers.iloc[:, 0], ".0f")
     return f"One direction has at most {most} of the variance of a layer's states; at {_first(layers)}, {first} %"
 
 
@@ -308,18 +310,20 @@ def _where_shallow(layered: pd.DataFrame, deep: pd.DataFrame) -> str:
     if "depth" not in layered or layered["depth"].nunique() < 2:
         return ""
     depth = layered["depth"].min()
-    share = 100 / _over_seeds(_by_layer(_with_settings(layered[layered["depth"] == depth]), "stable_rank")).min(axis=1)
+    share = 100 / _over_seeds(_layer_means(_with_settings(layered[layered["depth"] == depth]), "stable_rank")).min(
+        axis=1
+    )
     added = (100 / deep.min(axis=1) - share).dropna().max()
     deepest = f"depth {layered['depth'].max():g} adds at most {added:.0f} points to depth {depth:g}"
     return f"; {deepest}" if added > 0 else f"; depth {layered['depth'].max():g} adds nothing to depth {depth:g}"
 
 
-def _in_settings(shares: pd.Series) -> str:
+def _highest_shares(shares: pd.Series) -> str:
     """Return the highest of shares in per cent, or that of each of a few settings."""
     groups = list(shares.groupby(level="setting", sort=False))
     if not 1 < len(groups) <= MAX_SETTINGS:
         return f"{shares.max():.0f} %"
-    return joined([f"{part.max():.0f} % with {setting}" for setting, part in groups])
+    return join_words([f"{part.max():.0f} % with {setting}" for setting, part in groups])
 
 
 def _first(layers: pd.DataFrame) -> str:

@@ -2,14 +2,14 @@
 
 import pandas as pd
 
-from pe_lab.report.best_candidates import BestCandidates, in_each_setting, joined
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, shaded
+from pe_lab.report.best_candidates import BestCandidates, in_each_setting, join_words
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, bands_in_words
 from pe_lab.report.report_subject import ReportSubject
-from pe_lab.report.training_setup import identity_of
+from pe_lab.report.training_setup import shared_settings
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, lower_is_better
 from pe_lab.results.learned import MIN_RIGHT
-from pe_lab.results.number_text import between, count_of_seeds
+from pe_lab.results.number_text import count_of_seeds, range_in_words
 from pe_lab.results.study_comparisons import Longest, longest
 from pe_lab.statistics import interval
 
@@ -36,10 +36,10 @@ def at_longer_lengths(subject: ReportSubject) -> str:
     count = len(per_setting) + len(without)
     if not count:
         return ""
-    where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
+    where = f"At {join_words([f'{length:g}' for length in sorted(lengths)])} × the training length"
     none = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
     if not per_setting and count <= MAX_VALUES:
-        identity = identity_of(subject.results)
+        identity = shared_settings(subject.results)
         longest_trained = 0 if identity.get("data.bands") else int(identity.get("data.longest") or 0)
         told = dict.fromkeys(_nearer(far, count > 1, longest_trained) for far in without)
         if len(told) == 1:
@@ -114,7 +114,7 @@ def _lead(measured: pd.DataFrame, first: str) -> str:
     if not behind:
         return f", not significantly ahead of any other ({how})"
     if len(behind) < len(leads.columns):
-        return f", significantly ahead of {joined(behind)} only ({how})"
+        return f", significantly ahead of {join_words(behind)} only ({how})"
     low, high = interval(leads.iloc[:, 0].dropna())
     by = f"{leads.iloc[:, 0].mean():.0f} points (95 % interval {low:.0f} to {high:.0f})"
     return f", significantly ahead of every other ({how}); of `{leads.columns[0]}` by {by}"
@@ -132,8 +132,8 @@ def _lost(shares: pd.Series, longer: list[float]) -> str:
     best = shares[shares.index.get_level_values("length").isin(longer)].groupby("pe", sort=False).max()
     lost = shares[1].reindex(best.index[best == 0])
     lost = lost[lost >= MOSTLY]
-    names, have = joined([f"`{pe}`" for pe in lost.index]), "have" if len(lost) > 1 else "has"
-    before = f"{between(100 * lost, '.1f')}% at the training length"
+    names, have = join_words([f"`{pe}`" for pe in lost.index]), "have" if len(lost) > 1 else "has"
+    before = f"{range_in_words(100 * lost, '.1f')}% at the training length"
     return f" {names} {have} no right answer (but {before})." if len(lost) else ""
 
 
@@ -149,17 +149,17 @@ def length_parts(subject: ReportSubject) -> list[Part]:
     metric = settings[0].metric
     drawn = plots.length_curves(records, metric)
     one = "at 1 the test set of the task, where sequences may be shorter"
-    caption = f"Test {in_words(metric)} against length ({one}): {shaded(drawn, metric)}"
+    caption = f"Test {in_words(metric)} against length ({one}): {bands_in_words(drawn, metric)}"
     figure = CaptionedFigure(drawn, caption, f"plots.length_curves(results.records, {metric!r})")
     shares = [far for far in settings if far.metric == metric and not lower_is_better(metric)]
     if not shares:
         return [figure]
-    table = pd.concat([_table_of(far, len(settings) > 1) for far in shares], ignore_index=True)
+    table = pd.concat([_length_table(far, len(settings) > 1) for far in shares], ignore_index=True)
     caption = f"{in_words(metric).capitalize()} at so many training lengths: means over seeds, and their range"
     return [figure, Collapsible("Numbers by encoding", [ReportTable(table, caption)])]
 
 
-def _table_of(far: Longest, several: bool) -> pd.DataFrame:
+def _length_table(far: Longest, several: bool) -> pd.DataFrame:
     """Return a line per encoding with a share and its range over seeds at each length, the best nearby first.
 
     Args:

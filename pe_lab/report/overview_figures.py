@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pe_lab.report.best_candidates import FEW_SETTINGS, joined, table_of, unit_in_words
+from pe_lab.report.best_candidates import FEW_SETTINGS, join_words, overall_table, unit_in_words
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, cut_in_words
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import with_one
@@ -34,7 +34,7 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
         compared: all comparisons of a report.
         decided: the comparisons of a sequential study, which are drawn instead; None: the study was not sequential.
     """
-    lines, metric, _ = drawn(compared, decided)
+    lines, metric, _ = overview_comparisons(compared, decided)
     best = lines.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
     rows = compared.tables[_table_drawn(compared)][0] if decided is None else None
     return plots.forest(best.head(MAX_DRAWN), metric, rows)
@@ -42,11 +42,11 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
 
 def _table_drawn(compared: Families) -> str:
     """Return the table whose comparisons the figure shows: that of the mean over settings, if it has the baseline."""
-    name = table_of(compared) or GRID_TABLE
+    name = overall_table(compared) or GRID_TABLE
     return GRID_TABLE if compared.compare(name).empty else name
 
 
-def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
+def overview_comparisons(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
     """Return the comparisons that the figure shows, their metric, and the settings in words."""
     name = GRID_TABLE if decided is not None else _table_drawn(compared)
     lines = compared.compare(name) if decided is None else decided
@@ -68,7 +68,7 @@ def overview_figures(subject: ReportSubject) -> list[Part]:
     cells = subject.results.cells
     if cells.empty or cells["pe"].nunique() < 2:
         return []
-    few, training = _few_differences(subject), _training(subject) if draws_training(subject) else None
+    few, training = _few_differences(subject), _training_figure(subject) if draws_training(subject) else None
     if few is not None and training is not None:
         return [few, Collapsible(f"Test {in_words(subject.metric)} over training", [training])]
     return [*filter(None, [few or training or _differences(subject)])]
@@ -98,21 +98,21 @@ def _few_differences(subject: ReportSubject) -> CaptionedFigure | None:
         return None
     lines = compared.compare(GRID_TABLE)
     settings = len(lines[[name for name in setting_columns(cells) if name in lines]].drop_duplicates())
-    averaged = table_of(compared) is not None and not only_tasks_vary(cells)
+    averaged = overall_table(compared) is not None and not only_tasks_vary(cells)
     if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
         return None
     source = "overview_figures.from_the_best(compared, results.cells)"
     if compared.declared:
         return all_differences(subject)
-    return _forest_of(subject, from_the_best(compared, cells), source)
+    return _forest_figure(subject, from_the_best(compared, cells), source)
 
 
 def all_differences(subject: ReportSubject) -> CaptionedFigure:
     """Return the figure of all differences from the baseline."""
-    return _forest_of(subject, subject.compared.compare(), "compared.compare()")
+    return _forest_figure(subject, subject.compared.compare(), "compared.compare()")
 
 
-def _forest_of(subject: ReportSubject, lines: pd.DataFrame, source: str) -> CaptionedFigure:
+def _forest_figure(subject: ReportSubject, lines: pd.DataFrame, source: str) -> CaptionedFigure:
     """Return the figure of comparisons, with a caption.
 
     Args:
@@ -140,11 +140,11 @@ def _band(lines: pd.DataFrame, metric: str) -> str:
     sizes = lines["margin"].dropna()
     if sizes.empty or metric == STEPS_METRIC:
         return "; the grey band is the margin" * len(sizes[:1])
-    ends = joined(list(dict.fromkeys(f"{size:.2g}" for size in (sizes.min(), sizes.max()))))
+    ends = join_words(list(dict.fromkeys(f"{size:.2g}" for size in (sizes.min(), sizes.max()))))
     return f"; the grey band is the margin of {ends} {unit_in_words(metric)}".rstrip()
 
 
-def _training(subject: ReportSubject) -> CaptionedFigure:
+def _training_figure(subject: ReportSubject) -> CaptionedFigure:
     """Return the figure of the metric over the lengths of training."""
     cells = subject.results.cells
     seeds = count_of_seeds(cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique())
@@ -156,7 +156,7 @@ def _training(subject: ReportSubject) -> CaptionedFigure:
 
 def _differences(subject: ReportSubject) -> CaptionedFigure | None:
     """Return the figure of the differences over all settings, or in one that is named; None without any."""
-    rows, metric, where = drawn(subject.compared, subject.decided)
+    rows, metric, where = overview_comparisons(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
         return None
     how = f",{_with_intervals(subject)}" if rows["low"].notna().any() else ""

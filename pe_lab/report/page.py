@@ -42,7 +42,7 @@ def html(title: str, sections: list[Section]) -> str:
     return page
 
 
-def as_text(data: pd.DataFrame) -> pd.DataFrame:
+def format_values(data: pd.DataFrame) -> pd.DataFrame:
     """Return every value as text: four significant digits; missing values are empty."""
     return pd.DataFrame({name: [_value(value) for value in data[name]] for name in data}, dtype=object)
 
@@ -96,7 +96,7 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
     classes = [
         f"{kind} verdict".strip() if name == "verdict" else kind for name, kind in zip(data, classes, strict=True)
     ]
-    lines = as_text(data).to_numpy().tolist()
+    lines = format_values(data).to_numpy().tolist()
     widths = [max((len(line[column]) for line in lines), default=0) for column in range(len(classes))]
     heads = [column_in_words(str(name)) for name in data]
     for column, (kind, width) in enumerate(zip(classes, widths, strict=True)):

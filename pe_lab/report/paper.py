@@ -15,11 +15,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pe_lab import config
 from pe_lab.config import LR, reference
 from pe_lab.report import overview_figures, tuned
-from pe_lab.report.answer import place
-from pe_lab.report.best_candidates import joined, unit_in_words
+from pe_lab.report.answer import task_and_settings
+from pe_lab.report.best_candidates import join_words, unit_in_words
 from pe_lab.report.report_subject import ReportSubject, seeds_in_words, varied_columns
 from pe_lab.report.sequential_verdicts import with_one
-from pe_lab.report.training_setup import identity_of, ladders, rates_in_words
+from pe_lab.report.training_setup import ladders, rates_in_words, shared_settings
 from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
@@ -35,7 +35,7 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import not_learned_note
-from pe_lab.results.number_text import between
+from pe_lab.results.number_text import range_in_words
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings
 from pe_lab.results.verdict_marks import few_runs
@@ -75,7 +75,7 @@ def write(subject: ReportSubject, folder: Path) -> list[str]:
     if subject.results.cells.empty:
         raise ValueError(f"--paper must be of a study with cells, got none in {subject.results.name}")
     means = _outcomes(subject) if isinstance(subject, TunedSubject) else _means(subject)
-    return _save(folder, means | _differences(subject), _figures(subject), methods(subject))
+    return _save(folder, means | _differences(subject), _figures(subject), methods_paragraph(subject))
 
 
 def _save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, CaptionedPlot], paragraph: str) -> list[str]:
@@ -88,8 +88,8 @@ def _save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, Captioned
     """
     texts = {f"{name}.tex": text for name, text in tables.items()}
     texts["methods.tex"] = paragraph
-    captions = {name: escaped(caption) for name, (_, caption) in drawn.items()}
-    texts["paper.tex"] = _rendered("paper.tex", tables=list(tables), figures=captions)
+    captions = {name: escape_latex(caption) for name, (_, caption) in drawn.items()}
+    texts["paper.tex"] = _render_template("paper.tex", tables=list(tables), figures=captions)
     for name, text in texts.items():
         write_text(folder / name, text)
     for name, (plot, _) in drawn.items():
@@ -110,8 +110,8 @@ def _means(subject: ReportSubject) -> dict[str, str]:
     means = means.assign(
         **{metric: [_mean(*values) for values in zip(table["loss"], table["low"], table["high"], strict=True)]}
     )
-    what = f"{in_words(metric)}{unit(metric)}"
-    caption = f"Test {what}{place(cells)}: mean over seeds and half of its 95 % t interval"
+    what = f"{in_words(metric)}{unit_in_brackets(metric)}"
+    caption = f"Test {what}{task_and_settings(cells)}: mean over seeds and half of its 95 % t interval"
     return {"means": tabular(means, caption, "tab:means", settings)}
 
 
@@ -132,7 +132,7 @@ def _outcomes(subject: TunedSubject) -> dict[str, str]:
         shown = shown.assign(ranks=summary["ranks"])
         columns.append("range of ranks that all pairs leave open")
     what = "Steps to solve" if steps else "Test loss (nats)"
-    caption = f"{what}{place(subject.results.cells)}: {joined(columns)}"
+    caption = f"{what}{task_and_settings(subject.results.cells)}: {join_words(columns)}"
     return {"outcomes": tabular(shown, caption, "tab:outcomes", varied)}
 
 
@@ -149,7 +149,8 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
             f"with 95 % intervals, which are not corrected for the number of comparisons, and p values after "
             f"{subject.compared.correction}: an interval without 0 may stand beside a p value above 0.05"
         )
-    caption = f"Paired differences in {_compared(subject.metric)} from {subject.baseline}{place(cells)}, {tested}"
+    quantity, where = _compared_quantity(subject.metric), task_and_settings(cells)
+    caption = f"Paired differences in {quantity} from {subject.baseline}{where}, {tested}"
     digits, varied = decimals(lines), varied_columns(lines, displayed_settings(cells, setting_columns(cells)))
     shown = lines[[*varied, "pe", "seeds"]].rename(columns={"pe": "encoding"})
     shown = shown.assign(
@@ -161,12 +162,14 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
     return {"differences": tabular(shown, caption, "tab:differences", varied)}
 
 
-def _compared(metric: str) -> str:
+def _compared_quantity(metric: str) -> str:
     """Return what differences are of, with its unit."""
     if metric == STEPS_METRIC:
         return "log2 of the steps to solve (octaves)"
     return (
-        "the share of the gap that remains" if metric == REMAINING_METRIC else f"test {in_words(metric)}{unit(metric)}"
+        "the share of the gap that remains"
+        if metric == REMAINING_METRIC
+        else f"test {in_words(metric)}{unit_in_brackets(metric)}"
     )
 
 
@@ -175,11 +178,12 @@ def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
     drawn = {} if subject.metric == STEPS_METRIC else _curves(subject.results.cells, subject.metric)
     cells = subject.results.cells
     if isinstance(subject, TunedSubject):
-        seeds = tuned.seed_values(subject, f"{unit(subject.metric)}{place(cells)}")
+        seeds = tuned.seed_figure(subject, f"{unit_in_brackets(subject.metric)}{task_and_settings(cells)}")
         drawn["runs"] = seeds.plot, seeds.caption
     if cells["pe"].nunique() > 1 and subject.compared.compare(GRID_TABLE)["difference"].notna().any():
-        _, metric, where = overview_figures.drawn(subject.compared, subject.decided)
-        differences = f"Paired differences in {_compared(metric)} from {subject.baseline}{place(cells)}{where}"
+        _, metric, where = overview_figures.overview_comparisons(subject.compared, subject.decided)
+        quantity = _compared_quantity(metric)
+        differences = f"Paired differences in {quantity} from {subject.baseline}{task_and_settings(cells)}{where}"
         drawn["forest"] = (
             overview_figures.forest(subject.compared, subject.decided),
             f"{differences}, with 95 % intervals",
@@ -195,40 +199,40 @@ def _curves(cells: pd.DataFrame, metric: str) -> dict[str, CaptionedPlot]:
     ].drop_duplicates()
     if cells[length].nunique() == 1 or len(panels) > MAX_PANELS:
         return {}
-    what = f"{in_words(metric)}{unit(metric)}"
-    caption = f"Test {what}{place(cells)}: means over seeds with 95 % t intervals, and floors"
+    what = f"{in_words(metric)}{unit_in_brackets(metric)}"
+    caption = f"Test {what}{task_and_settings(cells)}: means over seeds with 95 % t intervals, and floors"
     return {"curves": (plots.over_epochs(cells, metric), caption)}
 
 
-def methods(subject: ReportSubject) -> str:
+def methods_paragraph(subject: ReportSubject) -> str:
     """Return a paragraph in LaTeX: the settings, seeds, statistics, margin and versions of the study."""
     results, cells = subject.results, subject.results.cells
-    identity, compares = identity_of(results), cells["pe"].nunique() > 1
+    identity, compares = shared_settings(results), cells["pe"].nunique() > 1
     trained = subject.outcomes if isinstance(subject, TunedSubject) else cells
     keys = ["pe", *(name for name in setting_columns(cells) if name in trained)]
     counts = trained.groupby(keys, dropna=False)["seed"].nunique()
     declared = subject.declared_margin
     source = "the default of the task" if declared is None else "declared before training"
     few = few_runs(cells["pe"].nunique(), counts.min(), advice=False)
-    values: dict[str, Any] = _training(results, cells, counts) | {
-        "rates": escaped(rates_in_words(results, _rate(identity, cells))),
-        "metric": escaped(subject.metric),
-        "baseline": escaped(subject.baseline) if compares else "",
-        "margin": escaped(str(subject.compared.margin)) if compares else "",
+    values: dict[str, Any] = _training_sentences(results, cells, counts) | {
+        "rates": escape_latex(rates_in_words(results, _rate(identity, cells))),
+        "metric": escape_latex(subject.metric),
+        "baseline": escape_latex(subject.baseline) if compares else "",
+        "margin": escape_latex(str(subject.compared.margin)) if compares else "",
         "in_gap": compares and str(subject.compared.margin).endswith(" gap"),
         "margin_source": source if subject.margin in (None, declared) else "chosen after training",
         "comparisons": subject.compared.family_size if compares else 0,
         "shared_variances": compares and subject.compared.share_variances,
         "decided": subject.decided is not None,
         "sequential": results.declared.decide is not None,
-        "notes": [escaped(note) for note in (not_learned_note(cells, advice=False), few) if note],
+        "notes": [escape_latex(note) for note in (not_learned_note(cells, advice=False), few) if note],
     }
     if isinstance(subject, TunedSubject):
-        return _rendered("tuned.tex", **values | _tuning(subject, identity))
-    return _rendered("methods.tex", **values)
+        return _render_template("tuned.tex", **values | _tuning_sentences(subject, identity))
+    return _render_template("methods.tex", **values)
 
 
-def _tuning(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any]:
+def _tuning_sentences(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return what only a paragraph on seeds that tune for themselves says, in place of what others say."""
     tune, (rates, scaled), outcomes = subject.results.declared.tune or {}, ladders(subject.results), subject.outcomes
     notes = [not_learned_note(subject.results.cells, advice=False), seed_note(outcomes, advice=False)]
@@ -249,7 +253,7 @@ def _tuning(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any
         "fewest": MIN_SEEDS,
         "declared": subject.compared.declared,
         "diverged": len(subject.diverged),
-        "notes": [escaped(note) for note in notes if note],
+        "notes": [escape_latex(note) for note in notes if note],
     }
 
 
@@ -261,7 +265,7 @@ def _tried_for(tune: Mapping[str, Any]) -> str:
     return rf"{share:.0%}".replace("%", r"\,\%") + " of the steps" if share < 1 else ""
 
 
-def _training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[str, Any]:
+def _training_sentences(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[str, Any]:
     """Return what any paragraph on methods says of models, tasks, training, seeds and versions.
 
     Args:
@@ -269,22 +273,26 @@ def _training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[
         cells: the cells of the results.
         counts: the number of seeds of each encoding and setting.
     """
-    identity = identity_of(results)
+    identity = shared_settings(results)
     names = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
     settings = {name: _values(cells[name]) for name in names if name != "data"}
     for name in ("depth", length_column(cells)):
         settings.setdefault(name, _values(cells[name]))
     return {
-        "encodings": [escaped(name) for name in cells["pe"].unique()],
+        "encodings": [escape_latex(name) for name in cells["pe"].unique()],
         "tasks": [_task(str(name)) for name in cells["data"].unique()] if "data" in cells else ["unknown"],
         "model": {name: identity[f"model.{name}"] for name in ("width", "num_heads")} if identity else None,
-        "parameters": between(cells["parameters"], ",.0f", " to "),
-        "optimizer": OPTIMIZERS.get(name := str(identity.get("optimizer.name")), escaped(name)) if identity else None,
+        "parameters": range_in_words(cells["parameters"], ",.0f", " to "),
+        "optimizer": OPTIMIZERS.get(name := str(identity.get("optimizer.name")), escape_latex(name))
+        if identity
+        else None,
         "batch_size": identity.get("trainer.batch_size"),
         "sequences": None if identity.get("trainer.fresh") else identity.get("data.train"),
-        "settings": {escaped(name): [escaped(value) for value in values] for name, values in settings.items()},
-        "seeds": between(counts, "g", " to "),
-        "seed_names": escaped(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
+        "settings": {
+            escape_latex(name): [escape_latex(value) for value in values] for name, values in settings.items()
+        },
+        "seeds": range_in_words(counts, "g", " to "),
+        "seed_names": escape_latex(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
         "failed": len(results.failed),
         "versions": _versions(cells),
     }
@@ -297,7 +305,7 @@ def _task(name: str) -> str:
     if comment.lower().startswith(f"{name}, "):  # the comment begins with the name
         comment = comment[len(name) + 2 :]
     what = f" ({_inside(comment)})" if comment else ""
-    return escaped(f"{name}{what}")
+    return escape_latex(f"{name}{what}")
 
 
 def _inside(sentence: str) -> str:
@@ -306,7 +314,7 @@ def _inside(sentence: str) -> str:
     return f"{first.lower() if rest[:1].islower() or rest[:1] == ' ' else first}{rest}"
 
 
-def unit(metric: str) -> str:
+def unit_in_brackets(metric: str) -> str:
     """Return the unit of a metric in brackets, or nothing."""
     words = "" if metric == STEPS_METRIC else unit_in_words(metric)
     return f" ({words})" if words else ""
@@ -324,7 +332,7 @@ def _versions(cells: pd.DataFrame) -> dict[str, str]:
         values = cells[column].dropna().astype(str).unique() if column in cells else []
         short = [value[:12] if column == "commit" else value for value in values]
         unknown = "" if column in ("commit", "hardware") else "of unknown version"
-        versions[column] = escaped(", ".join(short)) or unknown
+        versions[column] = escape_latex(", ".join(short)) or unknown
     return versions
 
 
@@ -344,9 +352,9 @@ def tabular(table: pd.DataFrame, caption: str, label: str, groups: list[str]) ->
             lines.append(r"\midrule")
         before = group
         lines.append(" & ".join(_cell(row[name]) for name in table) + r" \\")
-    head = " & ".join(escaped(str(name)) for name in table) + r" \\"
+    head = " & ".join(escape_latex(str(name)) for name in table) + r" \\"
     body = [r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
-    named = [rf"\caption{{{escaped(caption)}}}", rf"\label{{{label}}}"]
+    named = [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{{label}}}"]
     if len(table) > LONG:
         parts = [rf"\begin{{longtable}}{{{columns}}}", f"{''.join(named)} \\\\", *body, r"\end{longtable}"]
     else:
@@ -355,14 +363,14 @@ def tabular(table: pd.DataFrame, caption: str, label: str, groups: list[str]) ->
     return "\n".join(parts) + "\n"
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Return text for LaTeX."""
     return "".join(ESCAPED.get(character, character) for character in text)
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, str):
-        return value if value.startswith("$") and value.endswith("$") else escaped(value)
+        return value if value.startswith("$") and value.endswith("$") else escape_latex(value)
     return "" if pd.isna(value) else f"{value:g}"
 
 
@@ -386,10 +394,10 @@ def decimals(lines: pd.DataFrame) -> int:
 
 def _number(value: float, digits: int) -> str:
     """Return a number with so many decimals; infinity as LaTeX writes it."""
-    return "" if pd.isna(value) else f"${_written(value, digits)}$"
+    return "" if pd.isna(value) else f"${_fixed_point(value, digits)}$"
 
 
-def _written(value: float, digits: int) -> str:
+def _fixed_point(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if np.isfinite(value) else rf"{'-' * (value < 0)}\infty"
 
 
@@ -402,10 +410,10 @@ def _mean(mean: float, low: float, high: float) -> str:
 
 
 def _interval(low: float, high: float, digits: int) -> str:
-    return "" if pd.isna(low) else f"$[{_written(low, digits)}, {_written(high, digits)}]$"
+    return "" if pd.isna(low) else f"$[{_fixed_point(low, digits)}, {_fixed_point(high, digits)}]$"
 
 
-def _rendered(name: str, **values: Any) -> str:
+def _render_template(name: str, **values: Any) -> str:
     text: str = _environment().get_template(name).render(**values)
     return text.strip() + "\n"
 

@@ -64,7 +64,7 @@ class Section:
     opening: bool = False
 
 
-def shaded(drawn: Plot, metric: str) -> str:
+def bands_in_words(drawn: Plot, metric: str) -> str:
     """Say what lines and bands of a figure are."""
     text = f"lines are means over {count_of_seeds(drawn.data['seeds'])}"
     if drawn.data["low"].isna().all() or not drawn.bands:

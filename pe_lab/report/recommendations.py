@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.results import pooling
 from pe_lab.results.columns import REMAINING_METRIC, setting_columns
-from pe_lab.results.learned import MIN_RIGHT, filter_learned_cells, has_learned, over_seeds, uses_position
+from pe_lab.results.learned import MIN_RIGHT, filter_learned_cells, has_learned, over_seeds, position_use
 from pe_lab.results.study_comparisons import POOLED, by_setting_in_words, families, longest
 from pe_lab.statistics import EQUIVALENT_VERDICTS, GRID_TABLE, Families
 from pe_lab.statistics.verdicts import Verdict
@@ -44,7 +44,7 @@ def choices(
     lines, names, far_off = [], setting_columns(rows), longest(records, rows)
     rows = filter_learned_cells(rows)
     means = over_seeds(rows, names)
-    judged = rows[names].assign(learned=has_learned(means), by_position=uses_position(means).notna())
+    judged = rows[names].assign(learned=has_learned(means), by_position=position_use(means).notna())
     parts = dict(by_setting_in_words(judged, names))
     unlearned = _not_learned(judged)
     for setting, ranked in by_setting_in_words(compared.ranks(), names):
@@ -61,7 +61,7 @@ def choices(
         best = _best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED)
         lines += _without_encoding(best, unlearned)
     elif pools:
-        lines += _pooled(compared, pooling.pool(rows, metric), metric)
+        lines += _pooled_lines(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID_TABLE, POOLED):
             lines += _best(compared.ranks(need), need, compared, need)
@@ -125,20 +125,20 @@ def _certainty(first: pd.Series, tied: list[str], verdicts: dict[str, str], coun
     words, undecided = [], list(tied)
     for relation, of_relation in RELATIONS.items():
         names = [pe for pe in tied if verdicts.get(pe) in of_relation]
-        words += [f"{relation} {_named(names)}"] if names else []
+        words += [f"{relation} {_names_in_words(names)}"] if names else []
         undecided = [pe for pe in undecided if pe not in names]
     if undecided or not words:
-        words.append(f"may also be {_named(undecided) or 'another'}")
+        words.append(f"may also be {_names_in_words(undecided) or 'another'}")
     return "; ".join([*words, f"better than {beaten} of the other {count - 1}"])
 
 
-def _named(names: list[str]) -> str:
+def _names_in_words(names: list[str]) -> str:
     """Return names as text, those beyond the first few as a number."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-def _pooled(compared: Families, pool: pooling.Pool, metric: str) -> list[list[Any]]:
+def _pooled_lines(compared: Families, pool: pooling.Pool, metric: str) -> list[list[Any]]:
     """Return the lines over all settings: of all encodings, of those without parameters, and the cheapest good one."""
     need = f"test {metric}, all settings"
     if pool.metric == REMAINING_METRIC:

@@ -6,7 +6,7 @@ from functools import cached_property
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.report.best_candidates import BestCandidates, measured
+from pe_lab.report.best_candidates import BestCandidates, metric_description
 from pe_lab.report.parts import Code, Part, ReportTable, Section
 from pe_lab.report.sequential_verdicts import decisions, with_decisions
 from pe_lab.results import study_comparisons
@@ -14,7 +14,7 @@ from pe_lab.results.columns import displayed_settings, lower_is_better, setting_
 from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Families, Margin
-from pe_lab.statistics.comparisons import counted
+from pe_lab.statistics.comparisons import count_in_words
 from pe_lab.system.names import unknown_name_message
 
 IMPORTS = """\
@@ -130,7 +130,7 @@ class ReportSubject:
         ]
 
 
-def cells_and_comparisons(subject: ReportSubject, verdicts: bool = True) -> Section:
+def results_section(subject: ReportSubject, verdicts: bool = True) -> Section:
     """Return the section on cells, metric, baseline, families and the command.
 
     Args:
@@ -140,21 +140,22 @@ def cells_and_comparisons(subject: ReportSubject, verdicts: bool = True) -> Sect
     parts: list[Part] = []
     if len(cells):
         varied = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
-        counts = [counted(cells["pe"].nunique(), "encoding")]
+        counts = [count_in_words(cells["pe"].nunique(), "encoding")]
         counts += [
             f"{name} {', '.join(value_text(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied
         ]
         seeds = tuple(sorted(cells["seed"].unique()))
         told = f"{'; '.join(counts)}; seeds {seeds_in_words(seeds)}"
-        parts.append(f"{counted(len(cells), 'cell')} (trained models, each at one length of training): {told}.")
+        parts.append(f"{count_in_words(len(cells), 'cell')} (trained models, each at one length of training): {told}.")
         direction = "lower" if lower_is_better(subject.metric) else "higher"
         parts.append(
-            f"The metric is {measured(subject.metric)} ({direction} is better). Losses are in nats per token. "
+            f"The metric is {metric_description(subject.metric)} ({direction} is better). "
+            "Losses are in nats per token. "
         )
         if cells["pe"].nunique() > 1 and verdicts:
             family = str(subject.compared).replace(" gap", " of the gap")
             if not subject.compared.size():
-                count = counted(len(subject.compared.asked()), "comparison")
+                count = count_in_words(len(subject.compared.asked()), "comparison")
                 family = f"{count} {subject.compared.pairs_in_words}, none of which can be tested"
             family = "that of the sequential study (decisions.csv)" if subject.decided is not None else family
             nearer = any(not far.answered for far in study_comparisons.longest(subject.results.records, cells).values())
@@ -165,7 +166,7 @@ def cells_and_comparisons(subject: ReportSubject, verdicts: bool = True) -> Sect
     return Section("Cells and comparisons" if verdicts else "Cells", parts)
 
 
-def code(subject: ReportSubject) -> Section:
+def code_section(subject: ReportSubject) -> Section:
     """Return the section with the lines that stand before those below the figures."""
     lines = [IMPORTS, subject.load, *([subject.compares] if len(subject.results.cells) else [])]
     parts: list[Part] = ["The line of code of a figure draws it in Python, after these:", Code("\n".join(lines))]
@@ -243,7 +244,7 @@ def _seed_cautions(cells: pd.DataFrame) -> list[str]:
     return lines
 
 
-def failed(results: Results) -> Section:
+def failures_section(results: Results) -> Section:
     """Return the section on failed cells, refused entries and omitted pairs."""
     parts: list[Part] = []
     if len(results.failed):

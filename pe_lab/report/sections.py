@@ -7,14 +7,14 @@ import pandas as pd
 
 from pe_lab.report import comparing, tuned
 from pe_lab.report.answer import answer, compares_losses, is_control
-from pe_lab.report.attention import attention
-from pe_lab.report.best_candidates import joined, listed
+from pe_lab.report.attention import attention_section
+from pe_lab.report.best_candidates import join_words, names_in_words
 from pe_lab.report.cautions import above_validation
-from pe_lab.report.layers import probed
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, shaded
-from pe_lab.report.report_subject import ReportSubject, cells_and_comparisons, code, failed, varied_columns
+from pe_lab.report.layers import layer_records
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, bands_in_words
+from pe_lab.report.report_subject import ReportSubject, code_section, failures_section, results_section, varied_columns
 from pe_lab.report.setting_sensitivity import sensitivity_section
-from pe_lab.report.swept_rates import rates
+from pe_lab.report.swept_rates import rates_section
 from pe_lab.report.tuned import COSTS, TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
@@ -24,7 +24,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     without_whole_windows,
 )
-from pe_lab.results.summary_table import by_task, summarise
+from pe_lab.results.summary_table import score_table, summarise
 
 MAX_PANELS = 6  # of learning curves that are not folded
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
@@ -40,26 +40,32 @@ def sections(subject: ReportSubject) -> list[Section]:
         _ = subject.compared  # raises for a wrong metric or baseline
         subject.require_valid_comparison()
     if subject.results.cells.empty:
-        others = [failed(subject.results), cells_and_comparisons(subject)]
+        others = [failures_section(subject.results), results_section(subject)]
     elif isinstance(subject, TunedSubject):
         others = [
-            failed(subject.results),
-            comparing.differences(subject),
-            tuned.values(subject),
-            cells_and_comparisons(subject),
+            failures_section(subject.results),
+            comparing.differences_section(subject),
+            tuned.values_section(subject),
+            results_section(subject),
         ]
-        others += [tuned.rates(subject), _curves(subject), _lengths(subject), _probes(subject), _cost(subject)]
-        others += [_audit(subject), tuned.methods(subject)]
+        others += [
+            tuned.best_rates_section(subject),
+            _curves(subject),
+            _lengths(subject),
+            _probes(subject),
+            _cost(subject),
+        ]
+        others += [_audit(subject), tuned.tuned_methods_section(subject)]
     else:
-        others = [failed(subject.results), cells_and_comparisons(subject, verdicts=False)]
+        others = [failures_section(subject.results), results_section(subject, verdicts=False)]
         if compares_losses(subject):
-            choices = [] if is_control(subject.results.cells) else [comparing.choices(subject)]
-            others = [*choices, failed(subject.results), comparing.grid(subject)]
-            others += [comparing.differences(subject), cells_and_comparisons(subject)]
-            others += [sensitivity_section(subject), comparing.effects(subject)]
-        others += [rates(subject), _tasks(subject)]
-        others += [_curves(subject), _lengths(subject), _probes(subject), attention(subject), _cost(subject)]
-        others += [_audit(subject), comparing.methods(subject, compares_losses(subject))]
+            choices = [] if is_control(subject.results.cells) else [comparing.choices_section(subject)]
+            others = [*choices, failures_section(subject.results), comparing.grid_section(subject)]
+            others += [comparing.differences_section(subject), results_section(subject)]
+            others += [sensitivity_section(subject), comparing.effects_section(subject)]
+        others += [rates_section(subject), _tasks(subject)]
+        others += [_curves(subject), _lengths(subject), _probes(subject), attention_section(subject), _cost(subject)]
+        others += [_audit(subject), comparing.methods_section(subject, compares_losses(subject))]
     first = answer(subject)
     drawn = {figure.code for figure in figures(first.parts)}
     page = [first, *(replace(section, parts=_without(section.parts, drawn)) for section in others)]
@@ -68,7 +74,7 @@ def sections(subject: ReportSubject) -> list[Section]:
         for section in page
         if section.title != "Differences" or not all(isinstance(part, str) for part in section.parts)
     ]
-    return [section for section in [*page, code(subject)] if section.parts]
+    return [section for section in [*page, code_section(subject)] if section.parts]
 
 
 def figures(parts: Sequence[Part]) -> list[CaptionedFigure]:
@@ -95,7 +101,7 @@ def _tasks(subject: ReportSubject) -> Section:
     cells = subject.results.cells
     if "data" not in cells or cells["data"].nunique() < 2:
         return Section("Tasks")
-    table, settings = by_task(summarise(cells)), setting_columns(cells)
+    table, settings = score_table(summarise(cells)), setting_columns(cells)
     names = ["pe", *varied_columns(table, settings), *(name for name in table if name not in ("pe", *settings))]
     return Section("Tasks", [ReportTable(table[names], "Losses on the scale of each task's levels")])
 
@@ -121,7 +127,7 @@ def _lengths(subject: ReportSubject) -> Section:
         if (measured["metric"] == metric).any():
             code = f"plots.length_curves(results.records, {metric!r})"
             drawn = plots.length_curves(records, metric)
-            caption = f"Test {in_words(metric)} against length: {shaded(drawn, metric)}"
+            caption = f"Test {in_words(metric)} against length: {bands_in_words(drawn, metric)}"
             parts.append(CaptionedFigure(drawn, caption, code))
     return Section(
         "Other lengths", _for_whom(subject, records[records["kind"] == "length"] if parts else records) + parts
@@ -131,7 +137,7 @@ def _lengths(subject: ReportSubject) -> Section:
 def _probes(subject: ReportSubject) -> Section:
     """Return what each probe found, and its metrics against the layer below it."""
     records, parts = subject.results.records, list[Part]()
-    measured = probed(records)
+    measured = layer_records(records)
     for probe in measured["probe"].unique() if len(measured) else []:
         metrics = [str(metric) for metric in measured.loc[measured["probe"] == probe, "metric"].unique()]
         curves: list[Part] = []
@@ -139,10 +145,12 @@ def _probes(subject: ReportSubject) -> Section:
             code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
             drawn = plots.layer_curves(records, probe, metric)
             curves.append(
-                CaptionedFigure(drawn, f"Probe {probe}: {in_words(metric)} by layer, {shaded(drawn, metric)}", code)
+                CaptionedFigure(
+                    drawn, f"Probe {probe}: {in_words(metric)} by layer, {bands_in_words(drawn, metric)}", code
+                )
             )
         parts.append(
-            Collapsible(f"{str(probe).capitalize()}: {joined([in_words(metric) for metric in metrics])}", curves)
+            Collapsible(f"{str(probe).capitalize()}: {join_words([in_words(metric) for metric in metrics])}", curves)
         )
     if not parts:
         return Section("Layers")
@@ -159,7 +167,7 @@ def _for_whom(subject: ReportSubject, measured: pd.DataFrame) -> list[Part]:
     count = subject.results.cells["pe"].nunique()
     if len(names) == count:
         return []
-    return [f"Measured for {len(names)} of {count} encodings: {listed(names, None)}."]
+    return [f"Measured for {len(names)} of {count} encodings: {names_in_words(names, None)}."]
 
 
 def _cost(subject: ReportSubject) -> Section:

@@ -10,7 +10,7 @@ from pe_lab.results.columns import in_words, merge_tables, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import filter_learned_comparisons
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
-from pe_lab.statistics.comparisons import comparisons_of, exchange_pairs
+from pe_lab.statistics.comparisons import comparisons_with, exchange_pairs
 from pe_lab.system.exact_csv import read_csv
 
 FILE = "decisions.csv"
@@ -90,7 +90,7 @@ def with_one(decided: pd.DataFrame, name: str) -> pd.DataFrame:
     """
     if decided["baseline"].nunique() == 1 or name not in {*decided["pe"], *decided["baseline"]}:
         name = str(decided["baseline"].iloc[0])
-    return comparisons_of(name, decided, "baseline").reset_index(drop=True)
+    return comparisons_with(name, decided, "baseline").reset_index(drop=True)
 
 
 def sequential(compared: Families, decided: pd.DataFrame) -> list[BestCandidates]:

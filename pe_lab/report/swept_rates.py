@@ -5,7 +5,7 @@ import pandas as pd
 from scipy import stats
 
 from pe_lab.config import LR
-from pe_lab.report.best_candidates import amount, capitalised, joined, last_word
+from pe_lab.report.best_candidates import amount, capitalise, join_words, last_word
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.report.training_setup import searched_rates
@@ -30,7 +30,9 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     tuning, settings = swept_rates.choose_rates(subject.results), _settings(subject)
     best = sort_by_setting(tuning.rates, settings)
     tried, varied = subject.results.cells[LR], varied_columns(best, settings)
-    cases = f"combinations of encoding and {joined([last_word(name) for name in varied])}" if varied else "encodings"
+    cases = (
+        f"combinations of encoding and {join_words([last_word(name) for name in varied])}" if varied else "encodings"
+    )
     ends = [
         f"{rate:g}, the {what} tried, for {(best[LR] == rate).sum()} of {len(best)} {cases}"
         for rate, what in ((tried.min(), "lowest"), (tried.max(), "highest"))
@@ -40,16 +42,16 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     best = best.assign(**_next_rates(subject.results.cells, best, settings))
     best["worse"] = (holm(best["p_next"].to_numpy(float)) < LEVEL) & (best["next"] > 0)
     for setting, here in best.groupby(words, sort=False):
-        chosen = here.groupby(LR)["pe"].agg(lambda names: joined([f"`{name}`" for name in names]))
+        chosen = here.groupby(LR)["pe"].agg(lambda names: join_words([f"`{name}`" for name in names]))
         at = "; ".join(f"{rate:g} for {names if len(chosen) > 1 else 'all'}" for rate, names in chosen.items())
-        items.append(f"**{capitalised(setting)}**: {at}.")
-        details.append(f"**{capitalised(setting)}**: {_lowest(subject.results.cells, here, settings)}")
+        items.append(f"**{capitalise(setting)}**: {at}.")
+        details.append(f"**{capitalise(setting)}**: {_lowest(subject.results.cells, here, settings)}")
     worse = [f"`{line['pe']}` ({words[at]})" for at, line in best[best["worse"]].iterrows()]
     seeds = count_of_seeds(subject.results.cells.groupby([*settings, "pe", LR], dropna=False)["seed"].nunique())
     lead = f"By validation of {seeds}, the best rate is " + (
-        f"{joined(ends)}: the best may lie beyond." if ends else "nowhere the lowest or highest tried."
+        f"{join_words(ends)}: the best may lie beyond." if ends else "nowhere the lowest or highest tried."
     )
-    lead += f" The next best is significantly worse {f'only for {joined(worse)}' if worse else 'for no encoding'}."
+    lead += f" The next best is significantly worse {f'only for {join_words(worse)}' if worse else 'for no encoding'}."
     one_for_all, others = _one_for_all(subject.results.cells, best, settings)
     items.append(one_for_all)
     details += [others] * bool(others)
@@ -108,7 +110,7 @@ def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -
         told[rate] = f"{amounts.max():.2f} nats at {rate:g}" + f" ({extent})" * bool(np.isfinite(low))
     (least, *others), text = told.values(), "costs an encoding up to"
     not_corrected = "; intervals are not corrected"
-    other_rates = f"**Another rate for all** {text} {joined(others)}{not_corrected}." if others else ""
+    other_rates = f"**Another rate for all** {text} {join_words(others)}{not_corrected}." if others else ""
     return f"**One rate for all** {text} {least}{not_corrected}.", other_rates
 
 
@@ -145,11 +147,11 @@ def _settings(subject: ReportSubject) -> list[str]:
     return [name for name in setting_columns(subject.results.cells) if name != LR]
 
 
-def rates(subject: ReportSubject) -> Section:
+def rates_section(subject: ReportSubject) -> Section:
     """Return the tuned learning rates, and rankings at one rate against the ranking at tuned ones."""
     results, title = subject.results, "Learning rates"
     if LR not in setting_columns(results.cells) and (searched := searched_rates(results)) is not None:
-        return _searched(searched)
+        return _searched_rates_section(searched)
     if LR not in setting_columns(results.cells) or results.curves.empty:
         return Section(title)
     tuning = swept_rates.choose_rates(results)
@@ -175,7 +177,7 @@ def rates(subject: ReportSubject) -> Section:
     return Section(title, parts)
 
 
-def _searched(chosen: pd.DataFrame) -> Section:
+def _searched_rates_section(chosen: pd.DataFrame) -> Section:
     """Return the section on rates that a search chose for the cells of the study.
 
     Args:

@@ -11,7 +11,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import merge_tables, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
-from pe_lab.results.number_text import between
+from pe_lab.results.number_text import range_in_words
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError, digest, read_json
 
@@ -35,7 +35,7 @@ def ladders(results: Results) -> tuple[list[float], list[float]]:
     return sorted(float(rate) for rate in rates), sorted({float(rate) for rate, _ in tune.get("scaled") or []})
 
 
-def best_of(results: Results) -> str:
+def tries_in_words(results: Results) -> str:
     """Say at the best of how many tries each seed was trained; empty for a study without `tune`.
 
     Encodings with a starting scale are tried at pairs of rate and scale, the others at rates.
@@ -69,14 +69,14 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     """
     cells = results.cells
     alone = cells["pe"].nunique() == 1
-    if choice := best_of(results):
+    if choice := tries_in_words(results):
         tune = results.declared.tune or {}
         after = f" after {tune['steps']} steps" if tune.get("steps") else ""
         return f"{'' if alone else 'each '}{choice} by validation{after}"
     if LR in setting_columns(cells):
         tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))
         same = "" if tried.nunique() == 1 else ", not the same for all"
-        return f"{'' if alone else 'each '}at {between(tried.map(len), 'g', ' to ')} learning rates{same}"
+        return f"{'' if alone else 'each '}at {range_in_words(tried.map(len), 'g', ' to ')} learning rates{same}"
     searched = searched_rates(results)
     if searched is not None:
         edge = int(searched["at_edge"].astype(str).str.lower().eq("true").sum())
@@ -84,7 +84,7 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
         scales = "start_scale" in searched and searched["start_scale"].notna().any()
         what = "at learning rates and starting scales" if scales else "at learning rates"
         whose = f"{what} from a search" if alone else f"each {what} from a search of its own"
-        return f"{whose} ({between(searched['tried'], 'g', ' to ')} tried, {where})"
+        return f"{whose} ({range_in_words(searched['tried'], 'g', ' to ')} tried, {where})"
     if LR in cells:
         if alone:
             return "at learning rates, with no record of how they were chosen"
@@ -93,7 +93,7 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     return words if alone else f"{words} for all, not tuned for each"
 
 
-def identity_of(results: Results) -> dict[str, Any]:
+def shared_settings(results: Results) -> dict[str, Any]:
     """Return the settings, by dotted name, that the first cells of all tasks share.
 
     They are from the ledger, or from IDENTITIES in the folder of the study; none where these lack a task.
@@ -127,8 +127,8 @@ def _stored_identities(results: Results) -> dict[str, dict[str, Any]]:
 
 
 def setting_in_words(results: Results) -> str:
-    """Return size, data and optimizer of the models, as far as all cells agree; empty where `identity_of` is."""
-    identity = identity_of(results)
+    """Return size, data and optimizer of the models, as far as all cells agree; empty where `shared_settings` is."""
+    identity = shared_settings(results)
     varied = results.cells.columns  # settings that differ between cells, and rates that were chosen
     shared = {name: value for name, value in identity.items() if name not in varied and value not in (None, "null")}
     fresh = "new ones in every epoch, " if shared.get("trainer.fresh") else ""

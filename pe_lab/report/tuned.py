@@ -13,7 +13,7 @@ import pandas as pd
 
 from pe_lab.config import LR
 from pe_lab.data.score import BLIND_FLOORS
-from pe_lab.report.best_candidates import BestCandidates, joined, measured
+from pe_lab.report.best_candidates import BestCandidates, join_words, metric_description
 from pe_lab.report.comparing import floors_in_words
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, made_with, missing, surroundings
@@ -31,12 +31,12 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, not_learned_note, partly_learned
-from pe_lab.results.number_text import between
+from pe_lab.results.number_text import range_in_words
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.study_declaration import read_declared
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS, Endpoint, Families, Verdict
-from pe_lab.statistics.comparisons import counted, exchange_pairs
+from pe_lab.statistics.comparisons import count_in_words, exchange_pairs
 from pe_lab.system.exact_csv import read_csv
 
 FILE = "outcomes.csv"
@@ -103,14 +103,14 @@ def outcomes_of(results: Results) -> pd.DataFrame:
     Args:
         results: the results of `with_outcomes`.
     """
-    cells, metric = results.cells, metric_of(results)
+    cells, metric = results.cells, compared_metric(results)
     names = cells.columns[: len(setting_columns(cells)) + 2]
     levels = [f"floor_{floor}_{metric}" for floor in floors(cells, metric)]
     columns = [*displayed_settings(cells, names), f"test_{metric}", *NEEDED[3:], "start_scale", *levels]
     return cells.reindex(columns=columns).rename(columns={f"test_{metric}": "y"})
 
 
-def metric_of(results: Results) -> str:
+def compared_metric(results: Results) -> str:
     """Return the metric that a study compares: the loss, or STEPS_METRIC."""
     return STEPS_METRIC if f"test_{STEPS_METRIC}" in results.cells else "loss"
 
@@ -137,7 +137,7 @@ class TunedFamilies(Families):
         Args:
             results: the results of `with_outcomes`.
         """
-        cells, metric, tune = filter_learned_cells(results.cells), metric_of(results), results.declared.tune or {}
+        cells, metric, tune = filter_learned_cells(results.cells), compared_metric(results), results.declared.tune or {}
         endpoint = tuned_outcomes.endpoint(tune.get("margin"), np.inf if metric == STEPS_METRIC else None)
         names = list(cells["pe"].unique())
         declared = tune.get("baseline") if tune.get("baseline") in names else None
@@ -166,7 +166,7 @@ class TunedFamilies(Families):
         )
 
     def __str__(self) -> str:
-        pairs = f"{counted(self.size(), 'comparison')} {self.pairs_in_words}"
+        pairs = f"{count_in_words(self.size(), 'comparison')} {self.pairs_in_words}"
         return f"{pairs}, paired over shared seeds; {self.correction}"
 
     @property
@@ -175,7 +175,7 @@ class TunedFamilies(Families):
             return ALL_PAIRS
         others = self.total - self.size()
         where = f", {others} of them in settings that no encoding has learned" * bool(others)
-        return f"Holm's correction over {counted(self.total, 'comparison')}{where}"
+        return f"Holm's correction over {count_in_words(self.total, 'comparison')}{where}"
 
     @property
     def family_size(self) -> int:
@@ -207,7 +207,7 @@ class TunedSubject(ReportSubject):
         results, load = with_outcomes(results), f"{load}\nresults = tuned.with_outcomes(results)"
         audit = pd.DataFrame() if audit is None else audit
         baseline = TunedFamilies.of_study(results).baseline if len(results.cells) else ""
-        return cls(results, load, command, baseline, metric_of(results), audit)
+        return cls(results, load, command, baseline, compared_metric(results), audit)
 
     @cached_property
     def compared(self) -> TunedFamilies:
@@ -250,8 +250,8 @@ class TunedSubject(ReportSubject):
             edge = f"Where the task was learned: {edge[0].lower()}{edge[1:]}"
         said = missing(self.results)
         if names := self.diverged:
-            which = joined(list(dict.fromkeys(names)))
-            said.append(f"At every learning rate {counted(len(names), 'cell')} diverged, in no mean: {which}.")
+            which = join_words(list(dict.fromkeys(names)))
+            said.append(f"At every learning rate {count_in_words(len(names), 'cell')} diverged, in no mean: {which}.")
         said += [seed_note(self.outcomes), *([] if self.first_tables else [edge]), self._chosen_early()]
         return [*filter(None, said), *surroundings(self.results.cells)]
 
@@ -304,7 +304,8 @@ class TunedSubject(ReportSubject):
         level = cells[blind[0]].mean()
         if means.empty or means.min() < level:
             return ""
-        return f"{said}: mean validation losses were {between(means, '.3g')} nats, above {level:.3g} without position."
+        losses = range_in_words(means, ".3g")
+        return f"{said}: mean validation losses were {losses} nats, above {level:.3g} without position."
 
     @property
     def unlearned(self) -> str:
@@ -324,14 +325,17 @@ class TunedSubject(ReportSubject):
             chosen = cells.loc[here & (cells["pe"] == better), LR].astype(float)
             unshared = chosen[~chosen.isin(tried[worse])]
             if len(unshared) > len(chosen) / 2:
-                rates = joined([f"{rate:g}" for rate in sorted(unshared.unique())])
+                rates = join_words([f"{rate:g}" for rate in sorted(unshared.unique())])
                 found = self._studies_that_tried(worse, set(unshared), cells[here])
                 elsewhere = found if elsewhere is None else elsewhere & found
                 pairs = explained.setdefault(f"{len(unshared)} of {len(chosen)} seeds of {{}} chose {rates}", ([], []))
                 for names, name in zip(pairs, (f"`{better}`", f"`{worse}`"), strict=True):
                     names += [name] * (name not in names)
-        told = [f"{how.format(joined(one))}, not tried with {joined(other)}" for how, (one, other) in explained.items()]
-        known = f"; see {joined([f'`{name}`' for name in sorted(elsewhere)])}, which tried it" if elsewhere else ""
+        told = [
+            f"{how.format(join_words(one))}, not tried with {join_words(other)}"
+            for how, (one, other) in explained.items()
+        ]
+        known = f"; see {join_words([f'`{name}`' for name in sorted(elsewhere)])}, which tried it" if elsewhere else ""
         return f"The learning rate may explain what is worse: {'; '.join(told)}{known}." if told else ""
 
     def _studies_that_tried(self, pe: str, rates: set[float], cells: pd.DataFrame) -> set[str]:
@@ -353,7 +357,7 @@ class TunedSubject(ReportSubject):
         return found
 
 
-def values(subject: TunedSubject) -> Section:
+def values_section(subject: TunedSubject) -> Section:
     """Return what each seed reached, and the mean, interval and ranks of each encoding."""
     text = "An encoding ranks below all that are better; `slightly better` does not rank." * (not subject.declares)
     summary = filter_learned_comparisons(subject.summary, subject.results.cells)
@@ -361,13 +365,15 @@ def values(subject: TunedSubject) -> Section:
         low, high = cut_interval(subject.metric, summary["mean"], summary["low"], summary["high"])
         summary = summary.assign(low=low, high=high)
     what = "verdicts" if subject.declares else "ranks"
-    table = ReportTable(summary, f"Mean {measured(subject.metric)} and {what}, a line per setting and encoding")
+    table = ReportTable(
+        summary, f"Mean {metric_description(subject.metric)} and {what}, a line per setting and encoding"
+    )
     words = floors_in_words(floors(subject.outcomes), set(subject.outcomes["pe"]))
     folded = [Collapsible("What the floors are", list(words))] if words else []
-    return Section("Values", [*filter(None, [text]), *folded, seed_values(subject), table])
+    return Section("Values", [*filter(None, [text]), *folded, seed_figure(subject), table])
 
 
-def seed_values(subject: TunedSubject, where: str = "") -> CaptionedFigure:
+def seed_figure(subject: TunedSubject, where: str = "") -> CaptionedFigure:
     """Return the figure of what each seed reached.
 
     Args:
@@ -375,14 +381,14 @@ def seed_values(subject: TunedSubject, where: str = "") -> CaptionedFigure:
     """
     kind = subject.compared.endpoint.kind
     more = ", an open mark a run that did not solve the task" if kind == "steps" else ""
-    caption = f"{measured(subject.metric).capitalize()}{where}: a mark is a seed, a bar their mean{more}"
+    caption = f"{metric_description(subject.metric).capitalize()}{where}: a mark is a seed, a bar their mean{more}"
     drawn = plots.runs(subject.outcomes, kind)
     if kind != "steps":  # no level was to be reached
         drawn = replace(drawn, data=drawn.data.drop(columns="reached"))
     return CaptionedFigure(drawn, caption, f"plots.runs(tuned.outcomes_of(results), {kind!r})")
 
 
-def rates(subject: TunedSubject) -> Section:
+def best_rates_section(subject: TunedSubject) -> Section:
     """Return how often each rate, or pair of rate and scale, was the best of its seed."""
     outcomes, (ladder, _) = subject.outcomes, ladders(subject.results)
     where, tries = "over all settings", tried_rates(outcomes, *ladders(subject.results))
@@ -424,7 +430,7 @@ def _choices_in_words(chosen: pd.DataFrame) -> str:
     return ", ".join(told)
 
 
-def methods(subject: TunedSubject) -> Section:
+def tuned_methods_section(subject: TunedSubject) -> Section:
     """Return how seeds tuned, and how verdicts follow."""
     tune = subject.results.declared.tune or {}
     tries = "the rates " + ", ".join(f"{float(rate):g}" for rate in tune.get("rates") or [])

@@ -177,7 +177,7 @@ def floors(rows: pd.DataFrame, metric: str = "loss") -> list[str]:
     return [floor for floor in dict.fromkeys(names) if f"floor_{floor}{end}" in rows]
 
 
-def levels(names: list[str]) -> list[str]:
+def reference_floors(names: list[str]) -> list[str]:
     """Return the floors that can serve as the reference level of a task, the most informative first."""
     first: list[str] = [floor for floor in LEVEL_FLOORS if floor in names]
     return first or [floor for floor in names if floor != "bayes"]

@@ -9,7 +9,7 @@ import pandas as pd
 from pe_lab.results import from_ledger, study_declaration
 from pe_lab.results.columns import ENVIRONMENT, checkpoint_target
 from pe_lab.results.from_ledger import NO_FAILED
-from pe_lab.results.required_columns import require_curves, require_records, require_rows
+from pe_lab.results.required_columns import require_cells, require_curves, require_records
 from pe_lab.results.study_declaration import StudyDeclaration
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.names import unknown_name_message
@@ -102,13 +102,13 @@ def load(source: str | Path, study: str | None = None) -> Results:
     folder = Path(source)
     if study is None and (folder / "rows.csv").is_file():
         stored = _read_tables(folder)
-        require_rows(stored.cells, folder / "rows.csv")
+        require_cells(stored.cells, folder / "rows.csv")
         return stored
     if not folder.is_dir():
         raise ValueError(f"the ledger must be an existing folder, got {str(source)!r}")
     if study is not None:
         return _load_study(folder, study)
-    cells, failed, refused = from_ledger.read_cells(folder)
+    cells, failed, refused = from_ledger.read_ledger_cells(folder)
     if cells.empty and failed.empty and not refused:
         raise ValueError(f"the ledger must have a finished cell, got none in {folder}{_hint_without_cells(folder)}")
     return Results(folder, None, cells, failed, refused)
@@ -134,10 +134,12 @@ def named_cells(folder: Path, study: str) -> list[tuple[str, int]]:
     Raises:
         ValueError: there is no such study.
     """
-    return [(cell["run"], checkpoint_target(cell)) for cell in _tables_of(folder, study).cells.to_dict("records")]
+    return [
+        (cell["run"], checkpoint_target(cell)) for cell in _read_study_tables(folder, study).cells.to_dict("records")
+    ]
 
 
-def _tables_of(folder: Path, study: str) -> Results:
+def _read_study_tables(folder: Path, study: str) -> Results:
     """Read the CSV files of a study of a ledger."""
     rows = folder / "studies" / study / "rows.csv"
     if not rows.is_file():
@@ -148,8 +150,8 @@ def _tables_of(folder: Path, study: str) -> Results:
 
 def _load_study(folder: Path, study: str) -> Results:
     """Load the cells of a ledger that a study names, in the study's order."""
-    stored, named = _tables_of(folder, study), named_cells(folder, study)
-    cells, _, refused = from_ledger.read_cells(folder, {cell: number for number, cell in enumerate(named)})
+    stored, named = _read_study_tables(folder, study), named_cells(folder, study)
+    cells, _, refused = from_ledger.read_ledger_cells(folder, {cell: number for number, cell in enumerate(named)})
     return Results(folder, study, cells, stored.failed, refused, stored.skipped)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from pe_lab.config import flatten_settings
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import Run, target_of
+from pe_lab.ledger.run import Run, read_target
 from pe_lab.results.cell_rows import Settings, describe_cells, rows_of
 from pe_lab.results.columns import (
     CURVE_METRICS,
@@ -59,7 +59,7 @@ class _Outcomes(NamedTuple):
     failed: list[tuple[Settings, dict[str, Any]]]
 
 
-def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+def read_ledger_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
     """Read the finished cells, the failed cells and the refused entries of a ledger.
 
     Args:
@@ -72,7 +72,7 @@ def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame
     if wanted is None:
         outcomes.cells.sort(key=lambda cell: _sort_key(cell[0]))
     else:
-        outcomes.cells.sort(key=lambda cell: wanted[cell[1]["run"], target_of(cell[1])])
+        outcomes.cells.sort(key=lambda cell: wanted[cell[1]["run"], read_target(cell[1])])
     settings, summaries = [cell[0] for cell in outcomes.cells], [cell[1] for cell in outcomes.cells]
     cells = rows_of(settings, summaries) if settings else NO_CELLS.copy()
     failed = failure_rows(settings, [cell[0] for cell in outcomes.failed], [cell[1] for cell in outcomes.failed])
@@ -221,9 +221,9 @@ def summary_and_environment(run: Run, target: int) -> dict[str, Any]:
         raise LedgerError(f"ledger entry {checkpoint} cannot be read: {in_one_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):
         raise LedgerError(f"ledger entry {checkpoint} must have a summary and an environment, got something else")
-    if summary.get("run") != run.name or target_of(summary) != target:
+    if summary.get("run") != run.name or read_target(summary) != target:
         raise LedgerError(
-            f"ledger entry {checkpoint} must be checkpoint {target} of its run, got {target_of(summary)} of "
+            f"ledger entry {checkpoint} must be checkpoint {target} of its run, got {read_target(summary)} of "
             f"{summary.get('run')}: it was moved here"
         )
     floors = summary.get("floors")

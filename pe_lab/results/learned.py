@@ -5,7 +5,7 @@ import pandas as pd
 
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.results.columns import merge_tables, setting_columns
-from pe_lab.results.number_text import between
+from pe_lab.results.number_text import range_in_words
 
 GUESS_METRICS = ("prior", "unigram")  # losses of models that do not look at the sequence
 MIN_RIGHT = 0.05  # share of right answers below which no encoding counts as one that can do a task
@@ -14,7 +14,7 @@ COUNTING_METRICS = ("ngram", "neighbours")  # losses of models that count the to
 MIN_COUNTED_SHARE = 0.5  # the same share of the way to such a loss, which a language model can beat
 
 
-def uses_position(rows: pd.DataFrame) -> pd.Series:
+def position_use(rows: pd.DataFrame) -> pd.Series:
     """Return `pe_lab.data.score.uses_position` of each cell as 1 or 0, and NaN for None."""
     level = _first_floor_loss(rows, BLIND_FLOORS)
     if "test_loss" not in rows:
@@ -34,7 +34,7 @@ def not_learned_note(rows: pd.DataFrame, advice: bool = True) -> str:
         rows: cells.
         advice: whether a last sentence says what to do.
     """
-    used, share, counted = uses_position(rows), learned_share(rows), _counted_share(rows)
+    used, share, counted = position_use(rows), learned_share(rows), _counted_share(rows)
     tasks = rows["data"] if "data" in rows else pd.Series("", rows.index)
     best, most, of_counts = (
         shares.dropna().groupby(tasks, sort=False).max()
@@ -78,7 +78,9 @@ def partly_learned(rows: pd.DataFrame) -> str:
     if rows.empty:
         return ""
     names = setting_columns(rows)
-    settings = rows[names].assign(used=used_in_setting(rows, names)).dropna(subset="used").drop_duplicates(names)
+    settings = (
+        rows[names].assign(used=position_use_in_setting(rows, names)).dropna(subset="used").drop_duplicates(names)
+    )
     if settings.empty or not 0 < (without := int((settings["used"] == 0).sum())) < len(settings):
         return ""
     where = f"In {without} of {len(settings)} settings"
@@ -92,7 +94,7 @@ def level_in_words(rows: pd.DataFrame) -> str:
         return ""
     known = f"floor_{BLIND_FLOORS[0]}_loss"
     split = ", even knowing which sequences are held out" if known in rows and rows[known].notna().any() else ""
-    return f"{between(level, '.3g', ' to ')} nats{split}"
+    return f"{range_in_words(level, '.3g', ' to ')} nats{split}"
 
 
 def over_seeds(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
@@ -109,16 +111,16 @@ def over_seeds(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     return rows.assign(**rows.groupby(keys, dropna=False)[losses].transform("mean"))
 
 
-def used_in_setting(rows: pd.DataFrame, names: list[str]) -> pd.Series:
+def position_use_in_setting(rows: pd.DataFrame, names: list[str]) -> pd.Series:
     """Return 1 for each row in whose setting the mean loss of an encoding shows that it uses position; else 0 or NaN.
 
-    See `uses_position`.
+    See `position_use`.
 
     Args:
         rows: cells.
         names: the columns that make a setting; none: all rows are of one.
     """
-    used = uses_position(over_seeds(rows, names))
+    used = position_use(over_seeds(rows, names))
     if not names:
         return pd.Series(used.max(), rows.index)
     return used.groupby([rows[name] for name in names], dropna=False).transform("max")
@@ -127,11 +129,11 @@ def used_in_setting(rows: pd.DataFrame, names: list[str]) -> pd.Series:
 def filter_learned_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the cells of the settings in which a model has learned the task; all cells where those are none.
 
-    Settings of which it is unknown are kept, see `uses_position`.
+    Settings of which it is unknown are kept, see `position_use`.
     """
     if rows.empty:  # without the columns of metrics
         return rows
-    unlearned = used_in_setting(rows, setting_columns(rows)) == 0
+    unlearned = position_use_in_setting(rows, setting_columns(rows)) == 0
     return rows if unlearned.all() else rows[~unlearned]
 
 
@@ -151,8 +153,8 @@ def filter_learned_comparisons(lines: pd.DataFrame, rows: pd.DataFrame) -> pd.Da
 
 
 def has_learned(rows: pd.DataFrame) -> pd.Series:
-    """Return `uses_position` of each cell; where that is NaN, whether it is better than a guess: 1, 0 or NaN."""
-    used, share = uses_position(rows), learned_share(rows)
+    """Return `position_use` of each cell; where that is NaN, whether it is better than a guess: 1, 0 or NaN."""
+    used, share = position_use(rows), learned_share(rows)
     return used.fillna((share > 0).astype(float).where(share.notna()))
 
 

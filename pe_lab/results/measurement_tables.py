@@ -67,7 +67,7 @@ def _test_rows(summary: dict[str, Any]) -> pd.DataFrame:
     return rows.assign(kind="length", length=1, policy="raw", offset=0, tokens=tokens)
 
 
-def lengths(rows: pd.DataFrame) -> pd.DataFrame:
+def length_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting, encoding, policy, offset and metric, and a column per length."""
     rows = without_whole_windows(rows)
     metric = rows["metric"]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 
-def signed(value: float, scale: float) -> str:
+def signed_difference(value: float, scale: float) -> str:
     """Return a difference with its sign, to a tenth of the leading digit of a scale such as the margin.
 
     Args:
@@ -18,7 +18,7 @@ def signed(value: float, scale: float) -> str:
     return text if float(text) else text[1:]
 
 
-def between(values: pd.Series, form: str, to: str = "–") -> str:
+def range_in_words(values: pd.Series, form: str, to: str = "–") -> str:
     """Return the range of values, or their only value.
 
     Args:
@@ -31,4 +31,4 @@ def between(values: pd.Series, form: str, to: str = "–") -> str:
 
 def count_of_seeds(counts: pd.Series) -> str:
     """Return the number of seeds in words, or its range."""
-    return f"{between(counts, '.0f', ' to ')} seed{'s' * bool(counts.max() != 1)}"
+    return f"{range_in_words(counts, '.0f', ' to ')} seed{'s' * bool(counts.max() != 1)}"

@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.data.score import NO_GAP
-from pe_lab.results.columns import REMAINING_METRIC, floors, levels, lower_is_better, metric_column, setting_columns
+from pe_lab.results.columns import (
+    REMAINING_METRIC,
+    floors,
+    lower_is_better,
+    metric_column,
+    reference_floors,
+    setting_columns,
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
 
     Settings of one task are averaged as they are, and so are those of several tasks without a gap, such as text.
     Losses of other tasks are not comparable: the share of the gap that remains is averaged, (loss - best) / (level -
-    best). The level is that of `summary_table.by_task`; the best possible value is the floor bayes, or a loss of 0
+    best). The level is that of `summary_table.score_table`; the best possible value is the floor bayes, or a loss of 0
     where that is unknown.
 
     Raises:
@@ -101,7 +108,7 @@ def _mean_gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
     means = {floor: settings[f"floor_{floor}_{metric}"].transform("mean") for floor in present}
     best = means.get("bayes", 0.0 * rows[f"test_{metric}"])
     sign = 1 if lower_is_better(metric) else -1
-    for floor in levels(present):
+    for floor in reference_floors(present):
         if (sign * (means[floor] - best)).gt(NO_GAP).all():
             zero = "bayes" if "bayes" in present else f"no {metric}"
             return _Gap(best, means[floor], f"{floor.replace('_', '-')} to {zero}", "bayes" in present)

@@ -12,7 +12,7 @@ COUNT_COLUMNS = ("depth", "seed")
 COST_COLUMNS = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 
 
-def require_rows(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+def require_cells(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return the cells of a study once they are checked.
 
     Raises:
@@ -32,12 +32,12 @@ def require_costs(cells: pd.DataFrame, source: object) -> None:
 
 
 def require_curves(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Return the validation curves once they are checked; raises as `require_rows`."""
+    """Return the validation curves once they are checked; raises as `require_cells`."""
     return _require(table, path, ("pe", "metric"), _count_columns(table), ("epoch", "value"))
 
 
 def require_records(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Return the later measurements once they are checked; raises as `require_rows`."""
+    """Return the later measurements once they are checked; raises as `require_cells`."""
     numbers = ("length", "offset", "layer", "head", "value")
     return _require(table, path, ("pe", "kind", "metric"), _count_columns(table), numbers, RECORD_COLUMNS)
 

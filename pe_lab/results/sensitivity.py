@@ -16,7 +16,7 @@ import pandas as pd
 from pe_lab.results.columns import REMAINING_METRIC, lower_is_better, merge_tables, setting_columns, value_text
 from pe_lab.results.pooling import with_remaining
 from pe_lab.statistics.cells import keys_of, require_baseline, wide_table
-from pe_lab.statistics.comparisons import add_verdicts, differences
+from pe_lab.statistics.comparisons import add_verdicts, paired_differences
 from pe_lab.statistics.verdicts import Verdict
 
 MAX_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
@@ -118,7 +118,7 @@ def sensitivity(
     """Compare two encodings in every setting, paired over shared seeds.
 
     Args:
-        rows: the cells, from frame.load, of all encodings: five or more share variances, see `differences`.
+        rows: the cells, from frame.load, of all encodings: five or more share variances, see `paired_differences`.
         pe: an encoding.
         baseline: another encoding, which is subtracted.
         metric: a test metric.
@@ -132,14 +132,14 @@ def sensitivity(
         require_baseline(rows, name)
     if pe == baseline:
         raise ValueError(f"sensitivity needs two encodings, got {pe} twice")
-    rows, columns = _settings_of(rows, (pe, baseline)), setting_columns(rows)
+    rows, columns = _shared_settings(rows, (pe, baseline)), setting_columns(rows)
     if compared is None:
-        compared = add_verdicts(differences(rows, [(pe, baseline)], metric), metric)
+        compared = add_verdicts(paired_differences(rows, [(pe, baseline)], metric), metric)
     of_two = (compared["pe"] == pe) & (compared["baseline"] == baseline)
     scaled = with_remaining(rows, metric)
     rows, unit = (rows, metric) if scaled is None else (scaled, REMAINING_METRIC)
     table = wide_table(rows, unit)
-    lines = differences(rows, [(pe, baseline)], unit).drop(columns=["pe", "baseline", "margin"])
+    lines = paired_differences(rows, [(pe, baseline)], unit).drop(columns=["pe", "baseline", "margin"])
     lines = _with_verdicts(lines, compared[of_two], columns)
     lines["margin"] = lines["margin"] if unit == metric else np.nan
     lines["sign"] = _sign_of_differences(lines["difference"], unit)
@@ -235,7 +235,7 @@ def _shapley_share(models: _Models, factors: list[str], name: str) -> tuple[floa
     return squares, dof
 
 
-def _settings_of(rows: pd.DataFrame, encodings: tuple[str, str]) -> pd.DataFrame:
+def _shared_settings(rows: pd.DataFrame, encodings: tuple[str, str]) -> pd.DataFrame:
     """Return the cells of all encodings, in the settings that have a cell of these."""
     names = setting_columns(rows)
     keys = set(keys_of(rows[rows["pe"].isin(encodings)], names))

@@ -30,7 +30,7 @@ FORMER_SETTINGS = (
 )  # settings in the ledger of the shipped rows of pe-bench 2; they changed no training
 
 
-def read_settings(run: Run, target: int) -> dict[str, Any]:
+def read_checkpoint_settings(run: Run, target: int) -> dict[str, Any]:
     """Return the settings of a checkpoint. Nothing in them is resolved, imported or instantiated.
 
     A setting whose name is a file in conf/ must have the class of that file. Any other class is a user's own: its path
@@ -106,7 +106,7 @@ def _require_class(leaf: Any, group: str, place: str) -> None:
     if is_users:
         expected, whose = r"[^\W\d]\w*(\.[^\W\d]\w*)+", "the path of a class"
     else:  # only the name of the class: modules may move
-        name = r"\w+" if group == "logger" else _class_of(file)
+        name = r"\w+" if group == "logger" else _class_name(file)
         expected, whose = rf"pe_lab(\.\w+)*\.{name}", f"pe_lab's class for {group}={leaf['name']}"
     if not isinstance(target, str) or not re.fullmatch(expected, target):
         raise ValueError(f"must have as {place}._target_ {whose}, got {show_value(target)}")
@@ -116,7 +116,7 @@ def _require_class(leaf: Any, group: str, place: str) -> None:
     _require_options(options, place, "pe" if group == "pe" and not is_users else None, HYDRA_KEYS if is_users else ())
 
 
-def _class_of(file: Path) -> str:
+def _class_name(file: Path) -> str:
     """Return the name of the class in a file of conf/."""
     return str(read_yaml(file.read_bytes())["_target_"]).rpartition(".")[2]
 

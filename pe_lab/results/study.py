@@ -18,9 +18,9 @@ from pe_lab.results.study_comparisons import families
 from pe_lab.results.summary_table import (
     as_markdown,
     as_text,
-    by_task,
     markdown_table,
     render_table,
+    score_table,
     summarise,
     with_verdicts,
 )
@@ -54,7 +54,7 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
     frames = {"rows": cells, "table": table, "curves": results.curves, "failed": results.failed}
     wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # table, its setting columns, a line below it
     if cells["data"].nunique() > 1:
-        wide["tasks"] = by_task(table), [name for name in settings if name != "data"], ""
+        wide["tasks"] = score_table(table), [name for name in settings if name != "data"], ""
     if LR in settings and len(results.curves):
         frames["rates"] = swept_rates.choose_rates(results).rates
         wide["rates"] = (
@@ -65,7 +65,7 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
     if len(records):
         frames["records"] = records
         names = [name for name in records if name not in ("pe", "seed", *RECORD_COLUMNS)]
-        wide["lengths"] = measurement_tables.lengths(records), [*names, "policy", "offset"], ""
+        wide["lengths"] = measurement_tables.length_table(records), [*names, "policy", "offset"], ""
         wide["layers"] = measurement_tables.layers(records), [*names, "length"], ""
     for name, (frame, names, line) in wide.items():
         if len(frame):
@@ -91,7 +91,7 @@ def summary_text(records: pd.DataFrame) -> str:
     measured = set(records.loc[records["kind"].isin(LENGTH_KINDS), "metric"])
     strided = sorted(name for name in measured if name.startswith(STRIDED_PREFIX))
     if metric := next((name for name in (*strided, GENERATED_METRIC, *CURVE_METRICS) if name in measured), None):
-        table = measurement_tables.lengths(records[records["metric"] == metric])
+        table = measurement_tables.length_table(records[records["metric"] == metric])
         parts.append(_first_lines(table, [*names, "policy", "offset", "metric", "seeds"]))
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
     for _, rows in probes.groupby("probe", sort=False):

@@ -6,12 +6,12 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.data.score import NO_GAP
-from pe_lab.results.columns import displayed_settings, floors, levels, metric_column, setting_columns
+from pe_lab.results.columns import displayed_settings, floors, metric_column, reference_floors, setting_columns
 from pe_lab.results.learned import not_learned_note
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Families
 from pe_lab.statistics.cells import keys_of
-from pe_lab.statistics.comparisons import differences
+from pe_lab.statistics.comparisons import paired_differences
 from pe_lab.statistics.intervals import interval
 from pe_lab.system.escaping import in_markdown
 from pe_lab.system.names import unknown_name_message
@@ -49,7 +49,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         line |= {"seeds": len(losses), "loss": losses.mean(), "low": low, "high": high}
         line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in floor_names}
         lines.append(line | compared.get(tuple(map(_none_if_missing, key)), {}))
-    table = _sorted(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
+    table = _sort_lines(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
     table.attrs = {"baseline": baseline, "floors": floor_names, "not_learned": not_learned_note(rows)}
     return table
 
@@ -60,7 +60,7 @@ def _known_differences(rows: pd.DataFrame, baseline: str, metric: str) -> dict[t
     if rows.duplicated(["pe", *settings, "seed"]).any():
         return {}
     others = [pe for pe in rows["pe"].unique() if pe != baseline]
-    pairs = differences(rows, [(pe, baseline) for pe in others], metric)
+    pairs = paired_differences(rows, [(pe, baseline) for pe in others], metric)
     pairs = pairs[pairs["seeds"] > 0]
     columns = {"difference": "difference", "low": "difference_low", "high": "difference_high"}
     shown = pairs[list(columns)].rename(columns=columns).to_dict("records")
@@ -90,7 +90,7 @@ def with_verdicts(table: pd.DataFrame, compared: Families) -> pd.DataFrame:
     return result
 
 
-def _sorted(table: pd.DataFrame, settings: list[str], encodings: list[str]) -> pd.DataFrame:
+def _sort_lines(table: pd.DataFrame, settings: list[str], encodings: list[str]) -> pd.DataFrame:
     """Sort lines by setting, then by encoding in the given order."""
 
     def key(column: pd.Series) -> pd.Series:
@@ -206,7 +206,7 @@ def markdown_table(table: pd.DataFrame) -> str:
     return as_markdown(pd.DataFrame(lines), names=settings)
 
 
-def by_task(table: pd.DataFrame) -> pd.DataFrame:
+def score_table(table: pd.DataFrame) -> pd.DataFrame:
     """Return a row per encoding and setting and a column per task, losses scaled to the levels of the task.
 
     0 is the best possible loss, or no loss where that is unknown. 1 is the loss of a position-blind model; if that is
@@ -221,7 +221,7 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
     for data, group in table.groupby("data", sort=False):
         present = [floor for floor in table.attrs["floors"] if group[floor].notna().all()]
         best = group["bayes"] if "bayes" in present else 0.0 * group["loss"]
-        level = next((floor for floor in levels(present) if (group[floor] - best > NO_GAP).all()), None)
+        level = next((floor for floor in reference_floors(present) if (group[floor] - best > NO_GAP).all()), None)
         size = 1.0 if level is None else group[level] - best
         means, halves = (group["loss"] - best) / size, (group["high"] - group["low"]) / 2 / size
         zero = "bayes" if "bayes" in present else "no loss"

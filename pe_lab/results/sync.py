@@ -10,8 +10,8 @@ from pathlib import Path
 from pe_lab.config.schema import require_setting
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
-from pe_lab.ledger.studies import read_cells, study_names
-from pe_lab.results.stored_checkpoint import read_settings, read_summary
+from pe_lab.ledger.studies import read_study_cells, study_names
+from pe_lab.results.stored_checkpoint import read_checkpoint_settings, read_summary
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.names import unknown_name_message
@@ -28,7 +28,7 @@ def main() -> None:
     def program() -> int:
         arguments = parser.parse_args()
         require_setting("logger.wandb.project", arguments.project)
-        checkpoints = checkpoints_of(Path(arguments.ledger), arguments.study)
+        checkpoints = select_checkpoints(Path(arguments.ledger), arguments.study)
         mode = wandb_mode(None)
         if mode == "disabled":
             raise ValueError("WANDB_MODE must be online or offline to rebuild W&B runs, got 'disabled'")
@@ -39,7 +39,7 @@ def main() -> None:
     run_program(program)
 
 
-def checkpoints_of(folder: Path, study: str | None) -> list[tuple[Run, int]]:
+def select_checkpoints(folder: Path, study: str | None) -> list[tuple[Run, int]]:
     """Return the checkpoints of a ledger, or those in the table of a study, whether they exist or not.
 
     Raises:
@@ -53,7 +53,7 @@ def checkpoints_of(folder: Path, study: str | None) -> list[tuple[Run, int]]:
         return checkpoints
     if study not in (names := study_names(folder)):
         raise ValueError(unknown_name_message("--study", names, study, f" in {folder}"))
-    return [(ledger.named(run), epochs) for run, epochs in read_cells(folder, study)]
+    return [(ledger.named(run), epochs) for run, epochs in read_study_cells(folder, study)]
 
 
 def sync_checkpoints(checkpoints: list[tuple[Run, int]], group: str | None, project: str, mode: str) -> int:
@@ -98,7 +98,7 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
         raise ValueError(f"the ledger must have the cell, got none in {run.checkpoint(epochs)}")
     run.identity()
     run.verify(epochs)
-    settings, summary = read_settings(run, epochs), read_summary(run, epochs)
+    settings, summary = read_checkpoint_settings(run, epochs), read_summary(run, epochs)
     tokens = summary["tokens_per_sequence"]
     checkpoint = CheckpointInfo(
         run=run.name,

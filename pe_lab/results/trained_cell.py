@@ -18,7 +18,7 @@ from pe_lab.model.transformer import Transformer
 from pe_lab.results.cell_rows import Settings
 from pe_lab.results.frame import named_cells
 from pe_lab.results.from_ledger import settings_of_cells
-from pe_lab.results.stored_checkpoint import read_settings
+from pe_lab.results.stored_checkpoint import read_checkpoint_settings
 from pe_lab.system.files import LedgerError
 from pe_lab.system.names import unknown_name_message
 from pe_lab.system.plain import read_yaml
@@ -161,7 +161,7 @@ def _complete_config(run: Run, target: int, foreign: bool) -> DictConfig:
     Raises:
         LedgerError: the config names something else than an encoding and a dataset.
     """
-    settings = read_settings(run, target)
+    settings = read_checkpoint_settings(run, target)
     if foreign:
         add_import_paths(settings)
     for group, base in (("pe", PositionalEncoding), ("data", Dataset)):

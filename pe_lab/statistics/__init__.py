@@ -6,8 +6,8 @@ which every seed tunes for itself (docs/protocol.md).
 """
 
 from pe_lab.statistics.agreement import Agreement, Comparison, Published, compare_with_published
-from pe_lab.statistics.cells import REMAINING_METRIC, lower_is_better, unit_of, wide_table
-from pe_lab.statistics.comparisons import add_verdicts, compare_cells, differences
+from pe_lab.statistics.cells import REMAINING_METRIC, lower_is_better, metric_unit, wide_table
+from pe_lab.statistics.comparisons import add_verdicts, compare_cells, paired_differences
 from pe_lab.statistics.correction import benjamini_hochberg, holm, holm_levels
 from pe_lab.statistics.correlation import RankCorrelation, rank_correlation
 from pe_lab.statistics.effects import effects
@@ -21,8 +21,8 @@ from pe_lab.statistics.pairs import (
     all_pairs,
     compare,
     decide_pairs,
+    estimate_prior,
     paired_tests,
-    prior_of,
     rank_ranges,
     sample_differences,
     with_baseline,
@@ -85,24 +85,24 @@ __all__ = [
     "compare_with_published",
     "decide_pairs",
     "default_margin",
-    "differences",
     "effects",
+    "estimate_prior",
     "fit_prior",
     "holm",
     "holm_levels",
     "interval",
     "lower_is_better",
     "margins",
+    "metric_unit",
+    "paired_differences",
     "paired_tests",
     "plan_outcomes",
-    "prior_of",
     "rank_correlation",
     "rank_ranges",
     "sample_differences",
     "seeds_needed",
     "share_interval",
     "steps_to_solve",
-    "unit_of",
     "verdicts_on",
     "wide_table",
     "with_baseline",

@@ -44,7 +44,7 @@ def lower_is_better(metric: str) -> bool:
     return metric in (REMAINING_METRIC, STEPS_METRIC) or any(word in metric for word in LOWER_IS_BETTER)
 
 
-def unit_of(metric: str) -> str:
+def metric_unit(metric: str) -> str:
     """Return the unit that a metric declares, see `pe_lab.data.metric`: nats, bits, share, or empty of perplexities.
 
     That of REMAINING_METRIC is gap, a share of the distance between two floors; that of STEPS_METRIC is octaves.
@@ -116,7 +116,7 @@ def wide_table(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
     return pd.DataFrame(values, pd.MultiIndex.from_frame(rows.loc[~lines.duplicated(), keys]), names)
 
 
-def by_setting(table: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+def split_by_setting(table: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """Return each setting of a wide table with its part of the table, indexed by seed."""
     names = [name for name in table.index.names if name != "seed"]
     parts = []

@@ -3,7 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from pe_lab.statistics.cells import by_setting, keys_of, lower_is_better, require_baseline, setting_columns, wide_table
+from pe_lab.statistics.cells import (
+    keys_of,
+    lower_is_better,
+    require_baseline,
+    setting_columns,
+    split_by_setting,
+    wide_table,
+)
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margin, margins
 from pe_lab.statistics.pairs import Tests, t_tests
@@ -12,7 +19,7 @@ from pe_lab.statistics.verdicts import Verdict, verdicts_on
 COLUMNS = ("seeds", "difference", "low", "high", "deviation", "freedom", "p", "margin", "p_equivalent")
 
 
-def differences(
+def paired_differences(
     rows: pd.DataFrame, pairs: list[tuple[str, str]], metric: str = "loss", margin: Margin | None = None
 ) -> pd.DataFrame:
     """Return uncorrected tests of paired differences: a line per setting and pair of encodings.
@@ -40,7 +47,7 @@ def differences(
     by_key = dict(zip(keys_of(sizes, names), sizes["margin"], strict=True))
     columns = np.array([table.columns.get_indexer(side) for side in zip(*pairs, strict=True)] or [[], []], int)
     lines, parts = [], []
-    for setting, part in by_setting(table):
+    for setting, part in split_by_setting(table):
         size = float(by_key[tuple(None if pd.isna(value) else value for value in setting.values())])
         lines += [setting | {"pe": pe, "baseline": other} for pe, other in pairs]
         parts.append(_test_pairs(part.to_numpy(), (columns[0], columns[1]), size))
@@ -66,7 +73,7 @@ def add_verdicts(
     """Add the columns p_corrected, p_equivalent_corrected and verdict to lines of differences.
 
     Args:
-        lines: the table of `differences`.
+        lines: the table of `paired_differences`.
         metric: the metric of the differences, which decides whether lower is better.
         different: p values of the differences after correction, one per line; None: these lines are the family.
         equivalent: the p values of equivalence after correction, one per line; None: as for `different`.
@@ -96,12 +103,12 @@ def compare_cells(
 
     Args:
         baseline: an encoding; None: the first of the rows.
-        metric, margin: see `differences`.
+        metric, margin: see `paired_differences`.
 
     Returns:
-        A line per setting and encoding: the columns of `differences` and of `add_verdicts`. Equal lines have no p and
-        are not part of the family. The attribute "family" describes the comparisons in words, "comparisons" is their
-        number, "margin" the margin in words.
+        A line per setting and encoding: the columns of `paired_differences` and of `add_verdicts`. Equal lines have
+        no p and are not part of the family. The attribute "family" describes the comparisons in words, "comparisons"
+        is their number, "margin" the margin in words.
 
     Raises:
         ValueError: there is no such encoding or metric, or the margin does not fit the metric or a setting.
@@ -109,13 +116,13 @@ def compare_cells(
     baseline = require_baseline(rows, baseline)
     names = list(rows["pe"].unique())
     pairs = [(name, baseline) for name in names if name != baseline]
-    lines = add_verdicts(differences(rows, pairs, metric, margin), metric)
+    lines = add_verdicts(paired_differences(rows, pairs, metric, margin), metric)
     settings = len(rows[setting_columns(rows)].drop_duplicates())
     count = int(lines["p"].notna().sum())
     lines.attrs["comparisons"] = count
     lines.attrs["family"] = (
-        f"{counted(count, 'comparison')}: {counted(len(pairs), 'encoding')} with {baseline}, in "
-        f"{counted(settings, 'setting')}, "
+        f"{count_in_words(count, 'comparison')}: {count_in_words(len(pairs), 'encoding')} with {baseline}, in "
+        f"{count_in_words(settings, 'setting')}, "
         f"{pairing_in_words(lines)}; Holm's correction over all of them, for differences and for equivalence within "
         f"{lines.attrs['margin']}"
     )
@@ -130,7 +137,7 @@ def exchange_pairs(lines: pd.DataFrame) -> pd.DataFrame:
     return lines.assign(**signed, verdict=[str(Verdict(word).reverse) for word in lines["verdict"]])
 
 
-def comparisons_of(name: str, lines: pd.DataFrame, side: str = "pe") -> pd.DataFrame:
+def comparisons_with(name: str, lines: pd.DataFrame, side: str = "pe") -> pd.DataFrame:
     """Return the comparisons of an encoding with all others, in which it is on one side: `pe` or `baseline`."""
     of_name = lines[(lines["pe"] == name) | (lines["baseline"] == name)]
     return of_name.mask(of_name[side] != name, exchange_pairs(of_name))
@@ -142,7 +149,7 @@ def pairing_in_words(lines: pd.DataFrame) -> str:
     return f"paired over shared seeds{shared}"
 
 
-def counted(number: int, noun: str) -> str:
+def count_in_words(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural."""
     return f"{number} {noun}{'s' * (number != 1)}"
 

@@ -52,7 +52,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, seed: int = 0) -> Ra
         raise ValueError("all values must be finite")
     if np.isclose(first.mean(1), first.mean()).all() or np.isclose(second.mean(1), second.mean()).all():
         raise ValueError("the means of both must differ between encodings")
-    value = float(_of_means(first.mean(1)[None], second.mean(1)[None])[0])
+    value = float(_row_correlations(first.mean(1)[None], second.mean(1)[None])[0])
     half_step = 3 / (n * (n * n - 1))
     bounded = np.clip(value, half_step - 1, 1 - half_step)
     half = stats.norm.ppf(1 - LEVEL / 2) * np.sqrt((1 + value**2 / 2) / (n - 3))
@@ -62,11 +62,11 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, seed: int = 0) -> Ra
         np.take_along_axis(side[None], source.integers(side.shape[1], size=(RESAMPLINGS, 1, side.shape[1])), 2).mean(2)
         for side in (first, second)
     ]
-    seeds_low, seeds_high = np.nanquantile(_of_means(*means), [LEVEL / 2, 1 - LEVEL / 2])
+    seeds_low, seeds_high = np.nanquantile(_row_correlations(*means), [LEVEL / 2, 1 - LEVEL / 2])
     return RankCorrelation(value, float(low), float(high), float(seeds_low), float(seeds_high))
 
 
-def _of_means(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _row_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return [rows], Spearman's r of each row of [rows, n]."""
     ranks = [stats.rankdata(side, axis=1) for side in (first, second)]
     centred = [rank - rank.mean(1, keepdims=True) for rank in ranks]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_lab.statistics.cells import by_setting, lower_is_better, require_baseline, wide_table
+from pe_lab.statistics.cells import lower_is_better, require_baseline, split_by_setting, wide_table
 from pe_lab.statistics.comparisons import (
     add_verdicts,
-    comparisons_of,
-    counted,
-    differences,
+    comparisons_with,
+    count_in_words,
+    paired_differences,
     pairing_in_words,
     share_variances,
 )
@@ -35,7 +35,7 @@ class Families:
     Attributes:
         baseline: the encoding that others are compared with.
         tables: the rows that are compared, with their metric, by name.
-        lines: the comparisons of each table, a line per setting and pair, as in `differences` and `add_verdicts`.
+        lines: the comparisons of each table, a line per setting and pair, of `paired_differences` and `add_verdicts`.
         margins: the margin of each table in words.
         declared: True: the family consists of the comparisons with the baseline; False: of all pairs.
     """
@@ -71,7 +71,7 @@ class Families:
         tested = {}
         for name, (rows, metric) in tables.items():
             pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(rows["pe"].unique(), 2)]
-            tested[name] = differences(rows, pairs, metric, margins.get(metric))
+            tested[name] = paired_differences(rows, pairs, metric, margins.get(metric))
         p = np.concatenate([lines[["p", "p_equivalent"]].to_numpy(float) for lines in tested.values()])
         asked = np.concatenate([lines["baseline"] == baseline for lines in tested.values()]) | (not declared)
         corrected = holm(np.where(asked[:, None], p, np.nan).T).T
@@ -87,7 +87,7 @@ class Families:
         """Describe the family in a sentence."""
         places = "; ".join(f"{name}: {self.size(name)}" for name in self.tables) if len(self.tables) > 1 else ""
         return (
-            f"{counted(self.size(), 'comparison')} {self.pairs_in_words}{f' ({places})' * bool(places)}, "
+            f"{count_in_words(self.size(), 'comparison')} {self.pairs_in_words}{f' ({places})' * bool(places)}, "
             f"{pairing_in_words(pd.concat(self.lines.values()))}; Holm's correction over all of them, for differences "
             f"and for equivalence within {self.margin}"
         )
@@ -105,7 +105,7 @@ class Families:
     @property
     def correction(self) -> str:
         """The correction of the family, in words."""
-        return f"Holm's correction over {counted(self.size(), 'comparison')}"
+        return f"Holm's correction over {count_in_words(self.size(), 'comparison')}"
 
     @property
     def rule(self) -> str:
@@ -138,7 +138,7 @@ class Families:
 
     def compare(self, name: str = GRID_TABLE, baseline: str | None = None) -> pd.DataFrame:
         """Return the comparisons of a table with an encoding; None: with the baseline of the report."""
-        lines = comparisons_of(baseline or self.baseline, self.lines[name], "baseline").reset_index(drop=True)
+        lines = comparisons_with(baseline or self.baseline, self.lines[name], "baseline").reset_index(drop=True)
         lines.attrs["comparisons"] = self.size()
         return lines
 
@@ -151,7 +151,7 @@ class Families:
         lines = self.lines[name]
         for column, value in setting.items():
             lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
-        lines = comparisons_of(pe, lines)
+        lines = comparisons_with(pe, lines)
         return dict(zip(lines["baseline"], lines["verdict"], strict=True))
 
     def ranks(self, name: str = GRID_TABLE, among: Collection[str] | None = None) -> pd.DataFrame:
@@ -175,11 +175,11 @@ class Families:
             lines = lines[lines["pe"].isin(among) & lines["baseline"].isin(among)]
         sign = 1 if lower_is_better(metric) else -1
         size, ranked = table.shape[1] * (table.shape[1] - 1) // 2, []
-        for number, (setting, part) in enumerate(by_setting(table)):
+        for number, (setting, part) in enumerate(split_by_setting(table)):
             means = (sign * part.mean()).sort_values(kind="stable").dropna()
             setting_lines = lines.iloc[number * size : (number + 1) * size]
             for pe in means.index:
-                verdicts = comparisons_of(pe, setting_lines)["verdict"]
+                verdicts = comparisons_with(pe, setting_lines)["verdict"]
                 best, worst = 1 + (verdicts == Verdict.WORSE).sum(), len(means) - (verdicts == Verdict.BETTER).sum()
                 line = {"pe": pe, "mean": sign * means[pe], "seeds": int(part[pe].notna().sum())}
                 line |= {

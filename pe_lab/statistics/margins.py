@@ -6,7 +6,7 @@ from math import isfinite, log
 
 import pandas as pd
 
-from pe_lab.statistics.cells import REMAINING_METRIC, metric_column, setting_columns, unit_of
+from pe_lab.statistics.cells import REMAINING_METRIC, metric_column, metric_unit, setting_columns
 
 MARGIN_UNITS = {
     "gap": "a share of the distance between the floors bayes and position_blind",
@@ -86,7 +86,7 @@ class Margin:
         self.require_metric(metric)
         gaps = _gap_per_setting(rows, metric)
         if self.unit != "gap":
-            value = self.value / log(2) if self.unit == "nats" and unit_of(metric) == "bits" else self.value
+            value = self.value / log(2) if self.unit == "nats" and metric_unit(metric) == "bits" else self.value
             return gaps.drop(columns="gap").assign(margin=value)
         if len(without := gaps[~(gaps["gap"] > MIN_GAP)]):
             setting = ", ".join(f"{name} {value}" for name, value in without.iloc[0].items() if name != "gap")
@@ -164,7 +164,7 @@ def margins_by_metric(margin: Margins, metric: str) -> dict[str, Margin]:
 def _margin_units(metric: str) -> list[str]:
     """Return the units that a margin of a metric may have."""
     further = {"nats": ["nats"], "bits": ["nats"], "share": ["share"]}
-    return ["gap", *further.get(unit_of(metric), [])]
+    return ["gap", *further.get(metric_unit(metric), [])]
 
 
 def _gap_per_setting(rows: pd.DataFrame, metric: str) -> pd.DataFrame:

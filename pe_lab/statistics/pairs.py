@@ -89,7 +89,7 @@ def solved_runs(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> tuple[np.nda
     return first, second
 
 
-def prior_of(
+def estimate_prior(
     y: np.ndarray, noise_std: float, solved: np.ndarray | None = None, keep_small: bool = False
 ) -> VariancePrior:
     """Estimate the distribution of the variances of all pairs of encodings.
@@ -153,7 +153,7 @@ def t_tests(
     noise_std = noise_std * (margin if np.isfinite(margin) else 0.0)
     seeds, mean, variance = sample_differences(y, pairs, noise_std, keep_small)
     if prior is None:  # equal differences say nothing of the others' variances
-        prior = prior_of(y, 0.0 if keep_small else noise_std, solved, keep_small)
+        prior = estimate_prior(y, 0.0 if keep_small else noise_std, solved, keep_small)
     variance, dof = prior.moderate(variance, np.where(seeds > 1, seeds - 1.0, np.nan))
     error = np.sqrt(variance / np.maximum(seeds, 1))
     positive = np.where(error > 0, error, np.nan)  # equal differences without a measurement error prove nothing
@@ -238,7 +238,7 @@ def compare(
             a task has one encoding or not the baseline.
     """
     tested: list[tuple[Tests, pd.DataFrame]] = []
-    for task, part in by_task(frame, "pe", "seed", "y"):
+    for task, part in split_by_task(frame, "pe", "seed", "y"):
         names, y, solved = as_arrays(part, task)
         if baseline is not None and baseline not in names:
             raise ValueError(f"baseline must be one of {', '.join(names)}{_on_task(task)}, got {baseline!r}")
@@ -267,7 +267,7 @@ def _join_tests(tests: list[Tests]) -> Tests:
     return Tests(**columns)
 
 
-def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.DataFrame]]:
+def split_by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.DataFrame]]:
     """Split runs by task; without a column `task`, return one part named None.
 
     Args:

@@ -7,7 +7,7 @@ import pandas as pd
 from scipy import special, stats
 
 from pe_lab.statistics.correction import benjamini_hochberg
-from pe_lab.statistics.pairs import all_pairs, by_task
+from pe_lab.statistics.pairs import all_pairs, split_by_task
 from pe_lab.statistics.verdicts import LEVEL, Verdict
 
 
@@ -62,7 +62,7 @@ def compare_shares(frame: pd.DataFrame) -> pd.DataFrame:
         ValueError: a column or a value is missing, solved is not true or false, or a task has one encoding.
     """
     lines = []
-    for task, part in by_task(frame, "pe", "solved"):
+    for task, part in split_by_task(frame, "pe", "solved"):
         counts = part.groupby("pe", sort=False)["solved"].agg(["sum", "count"]).astype(int)
         solved, runs, names = counts["sum"].to_numpy(), counts["count"].to_numpy(), counts.index.to_numpy()
         low, high = share_interval(solved, runs)

@@ -199,7 +199,7 @@ def _outcome_of_tries(
         ]
         done = sum(map(min, reached, ends))
         chosen = fields.get("chosen")
-        edge = isinstance(chosen, Try) and _at_edge(chosen, tries)
+        edge = isinstance(chosen, Try) and _is_at_edge(chosen, tries)
         return TunedOutcome(encoding, task.name, seed, finished, edge=edge, steps=done, needs=tuple(needs), **fields)  # type: ignore[arg-type]
 
     waiting = [
@@ -256,7 +256,7 @@ def _steps_to_solve(task: TunedTask, scores: Sequence[float]) -> tuple[float, bo
     return float(y), bool(solved)
 
 
-def _at_edge(chosen: Try, tries: Sequence[Try]) -> bool:
+def _is_at_edge(chosen: Try, tries: Sequence[Try]) -> bool:
     rates = [each.rate for each in tries]
     return chosen.rate in (min(rates), max(rates))
 

@@ -23,7 +23,7 @@ def gpu_groups(shared: list[str], devices: int) -> list[str]:
     return [",".join(shared[at : at + devices]) for at in range(0, len(shared) - devices + 1, devices)]
 
 
-def use_gpu_of(worker: int, shared: list[str]) -> None:
+def select_worker_gpu(worker: int, shared: list[str]) -> None:
     """Let this process see its GPUs only, chosen by its number as a worker. Call it before CUDA is used.
 
     Args:

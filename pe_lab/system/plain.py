@@ -37,17 +37,17 @@ def plain_data_error(value: Any) -> str | None:
         if isinstance(part, dict):
             for key in part:
                 if not isinstance(key, str):
-                    return f"must have texts as keys, got {abbreviate(key)}{_at_key(key_path)}"
-                if problem := _refused(key):
-                    return f"must have {problem}, got the key {abbreviate(key)}{_at_key(key_path)}"
+                    return f"must have texts as keys, got {abbreviate(key)}{_key_in_words(key_path)}"
+                if problem := _refused_requirement(key):
+                    return f"must have {problem}, got the key {abbreviate(key)}{_key_in_words(key_path)}"
             remaining += [(inner, f"{key_path}.{key}" if key_path else key, depth + 1) for key, inner in part.items()]
         elif isinstance(part, list):
             remaining += [(inner, key_path, depth + 1) for inner in part]
         elif isinstance(part, str):
-            if problem := _refused(part):
-                return f"must have {problem}, got {abbreviate(part)}{_at_key(key_path)}"
+            if problem := _refused_requirement(part):
+                return f"must have {problem}, got {abbreviate(part)}{_key_in_words(key_path)}"
         elif not isinstance(part, (int, float, type(None))):
-            return f"must have numbers, texts, lists and dicts, got {abbreviate(part)}{_at_key(key_path)}"
+            return f"must have numbers, texts, lists and dicts, got {abbreviate(part)}{_key_in_words(key_path)}"
     return None
 
 
@@ -74,7 +74,7 @@ def has_type(value: Any, kind: Any) -> bool:
     return False
 
 
-def _refused(text: str) -> str | None:
+def _refused_requirement(text: str) -> str | None:
     return next((requirement for mark, requirement in REFUSED_TEXTS.items() if mark in text), None)
 
 
@@ -84,7 +84,7 @@ def abbreviate(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:100]} ..."
 
 
-def _at_key(key_path: str) -> str:
+def _key_in_words(key_path: str) -> str:
     return f" in {key_path}" if key_path else ""
 
 

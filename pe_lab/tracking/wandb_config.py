@@ -29,10 +29,10 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     complete.setdefault("steps", None)  # older cells are counted in epochs
     values = {name: reduce(getitem, path.split("."), complete) for name, path in FLAT_NAMES.items()}
     values = {name: value for name, value in values.items() if not (name in ("epochs", "steps") and value is None)}
-    return values | {"condition": in_words(values)}
+    return values | {"condition": join_settings(values)}
 
 
-def in_words(values: Mapping[str, Any]) -> str:
+def join_settings(values: Mapping[str, Any]) -> str:
     """Join settings with flat names into one text."""
     return ", ".join(
         f"{value}" if name in ("encoding", "task") else f"{name} {value}" for name, value in values.items()

@@ -59,16 +59,16 @@ class BatchOrder(SequentialSampler, DistributedSampler[Any]):
     def whole(self, number: int) -> Key:
         """Return the key of a batch of all devices together."""
         epoch, batch = divmod(number, len(self))
-        return epoch, self.of_epoch(epoch)[batch * self.batch_size : (batch + 1) * self.batch_size]
+        return epoch, self.epoch_indices(epoch)[batch * self.batch_size : (batch + 1) * self.batch_size]
 
-    def of_epoch(self, epoch: int) -> Tensor:
+    def epoch_indices(self, epoch: int) -> Tensor:
         """Return the indices of all sequences in the order of an epoch."""
         if self.last_order is None or self.last_order[0] != epoch:
             self.last_order = None  # two orders of a large text do not fit into memory beside each other
-            self.last_order = epoch, self._of_epoch(epoch)
+            self.last_order = epoch, self._make_indices(epoch)
         return self.last_order[1]
 
-    def _of_epoch(self, epoch: int) -> Tensor:
+    def _make_indices(self, epoch: int) -> Tensor:
         seed = self.shuffle_seed
         return torch.arange(self.size) if seed is None else epoch_order(self.size, seed, epoch)
 

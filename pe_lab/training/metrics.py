@@ -52,7 +52,7 @@ def slot_losses(logits: Tensor, targets: Tensor) -> Tensor:
     flat = targets.flatten() if logits.dim() == 3 else targets.flatten()[_answer_slots(targets)]
     logits = logits.flatten(0, -2).float()
     losses = nn.functional.cross_entropy(logits, flat, reduction="none", ignore_index=IGNORE)
-    return _in_slots(losses, targets)
+    return _spread_over_slots(losses, targets)
 
 
 def slot_hits(logits: Tensor, targets: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def slot_hits(logits: Tensor, targets: Tensor) -> Tensor:
     Args:
         logits, targets: see `slot_losses`.
     """
-    chosen = _in_slots(logits.argmax(-1).flatten(), targets)
+    chosen = _spread_over_slots(logits.argmax(-1).flatten(), targets)
     return (chosen == targets) & (targets != IGNORE)
 
 
@@ -70,7 +70,7 @@ def _answer_slots(targets: Tensor) -> Tensor:
     return (targets != IGNORE).flatten().nonzero()[:, 0]
 
 
-def _in_slots(values: Tensor, targets: Tensor) -> Tensor:
+def _spread_over_slots(values: Tensor, targets: Tensor) -> Tensor:
     """Return values as [B, S]: of all slots, or of those with an answer and 0 elsewhere."""
     if len(values) == targets.numel():
         return values.view(targets.shape)

@@ -24,7 +24,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     Raises:
         LedgerError: names or shapes differ from those of the model.
     """
-    if _shapes(path) != _shapes_of(model.state_dict()):
+    if _shapes(path) != _weight_shapes(model.state_dict()):
         raise LedgerError(f"ledger entry {path} must be the weights of the model, got others: remove {path.parent}")
     model.load_state_dict(load_file(path))
 
@@ -45,5 +45,5 @@ def _shapes(path: Path) -> dict[str, list[int]]:
         return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - it is no dict
 
 
-def _shapes_of(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
+def _weight_shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}

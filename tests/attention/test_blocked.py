@@ -128,7 +128,7 @@ def test_a_term_of_pairs_is_computed_for_some_queries_at_a_time(
         monkeypatch.setattr(terms_module, "LONG_SEQUENCE", long)
         terms = encoding.terms(h, layout)
         assert isinstance(terms.pair_bias, Tensor) == (long == T)
-        with blocked.blocks_of(B * sizes.num_heads * T * 10):
+        with blocked.limit_block_size(B * sizes.num_heads * T * 10):
             out = attend(q, k, v, terms, layout, name)
         leaves = [q, k, v, *(p for p in encoding.parameters() if p.requires_grad)]
         results.append([out, *torch.autograd.grad(out, leaves, upstream, allow_unused=True)])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from helpers.configs import NAMES, pe_settings
 from pe_lab.audit import audit_table, cost, measures
-from pe_lab.audit.audited_encoding import HEADS, LENGTH, WIDTH, AuditedEncoding, equal_tokens, random_tokens
+from pe_lab.audit.audited_encoding import HEADS, LENGTH, WIDTH, AuditedEncoding, equal_tokens, random_vectors
 from pe_lab.audit.cost import Meter, attention_layers, measure_costs
 from pe_lab.audit.pictures import effective_distance, save_picture
 from pe_lab.encodings.base import PositionalEncoding
@@ -165,7 +165,7 @@ def test_reach_ends_with_the_table_with_what_is_finite_and_never_for_sinusoids()
 
 def test_size_is_that_of_the_table_against_the_tokens() -> None:
     table = subject("learnable").model().encodings[0].table[:LENGTH]
-    x = random_tokens(LENGTH, batch=4)
+    x = random_vectors(LENGTH, batch=4)
     expected = (table.norm() / (x.norm() / math.sqrt(len(x)))).item()
     assert measures.size(subject("learnable")) == pytest.approx(expected)
     assert measures.size(subject("rope")) == 0
@@ -192,17 +192,17 @@ def test_a_linear_map_shifts_sinusoids_and_rotations_but_no_table() -> None:
 
 def test_decay_is_that_of_the_formula() -> None:
     assert measures.distance_decay(subject("alibi")) == -1
-    distance, scores = measures.by_distance(subject("alibi"))
+    distance, scores = measures.scores_by_distance(subject("alibi"))
     expected = -torch.tensor(SLOPES, dtype=torch.float64)[:, None] * distance
     torch.testing.assert_close(scores - scores[:, :1], expected, rtol=0, atol=ROUNDING)
-    _, scores = measures.by_distance(subject("rope"))  # |q|^2 at distance 0, less elsewhere
+    _, scores = measures.scores_by_distance(subject("rope"))  # |q|^2 at distance 0, less elsewhere
     assert (scores[:, 1:] < scores[:, :1]).all()
     with pytest.raises(ValueError, match="same at every distance"):
         measures.distance_decay(subject("none"))
 
 
 def test_rows_of_a_stick_sum_to_less_than_one_and_with_the_remainder_to_one() -> None:
-    view = subject("rse").view(random_tokens(LENGTH, batch=4))
+    view = subject("rse").view(random_vectors(LENGTH, batch=4))
     first = (view.q_scored[:, :, 0] * view.k_scored[:, :, 0]).sum(-1) / math.sqrt(WIDTH / HEADS)
     torch.testing.assert_close(view.weights[:, :, 0].sum(-1), first.sigmoid())  # one key, one share
     assert measures.row_mass_low(subject("rse")) < 0.5
@@ -234,7 +234,7 @@ def test_parameters_that_start_as_zeros_are_measured_with_other_values() -> None
 
 
 def test_random_positions_are_the_same_in_every_look() -> None:
-    views = [subject("randomized_rope").view(random_tokens(LENGTH)) for _ in range(2)]
+    views = [subject("randomized_rope").view(random_vectors(LENGTH)) for _ in range(2)]
     assert torch.equal(views[0].weights, views[1].weights)
     assert measures.consistency(subject("randomized_rope")) > 0.1
 
@@ -339,7 +339,7 @@ def test_an_empty_cell_is_empty_and_has_its_reason() -> None:
     assert "| a | 0 |  |" in text
     assert "| b | 0.5 |  |" in text
     assert "- reach: too far (a, b)" in text
-    assert audit_table.render_table(table, 1000).splitlines()[2].split() == ["a", "0", "sdpa"]
+    assert audit_table.render_audit(table, 1000).splitlines()[2].split() == ["a", "0", "sdpa"]
 
 
 def test_a_name_and_a_reason_are_shown_as_they_are() -> None:

@@ -154,7 +154,7 @@ def test_settings_and_revisions_have_digests_of_their_own(
     ledger: Path, tmp_path: Path, made: list[BenchmarkTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def digests() -> tuple[Any, ...]:
-        row = packing.row_of(made[0], cells(ledger, "one", "pe=rope", "seed=0")[0])
+        row = packing.read_task_row(made[0], cells(ledger, "one", "pe=rope", "seed=0")[0])
         assert row is not None
         return row["settings"], row["encoding"]
 

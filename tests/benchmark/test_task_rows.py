@@ -91,7 +91,7 @@ def test_what_contradicts_shipped_rows_is_refused_or_takes_their_place(
     assert "\n" not in str(caught.value)
     found = task_rows.merge_rows(TASK, known, new, "there", replace=True)
     assert len(found) == left
-    task_rows.require_rows(found, TASK, "all")
+    task_rows.require_valid_rows(found, TASK, "all")
     (own,) = found[(found["pe"] == "rope") & (found["seed"] == 1)].to_dict("records")
     assert all(own[name] == value or pd.isna(own[name]) for name, value in more.items())
 
@@ -133,21 +133,23 @@ def test_a_row_that_cannot_be_is_refused_before_it_is_written(
 
 def test_a_seed_twice_and_rows_of_two_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="all must have each seed of an encoding once, got rope, seed 0 twice"):
-        task_rows.require_rows(make_rows(0, 0), TASK, "all")
+        task_rows.require_valid_rows(make_rows(0, 0), TASK, "all")
     mixed = pd.concat([make_rows(0), make_rows(1, encoding="c" * 16)])
     with pytest.raises(ValueError, match=r"all must have one digest of encoding of rope on induction, got b+ and c+"):
-        task_rows.require_rows(mixed, TASK, "all")
+        task_rows.require_valid_rows(mixed, TASK, "all")
     mixed = pd.concat([make_rows(0), make_rows(1, settings="c" * 16)])
     with pytest.raises(ValueError, match=r"all must have one digest of settings of induction, got a+ and c+"):
-        task_rows.require_rows(mixed, TASK, "all")
+        task_rows.require_valid_rows(mixed, TASK, "all")
 
 
 def test_scores_follow_from_losses_and_levels() -> None:
     found = make_rows(0)
-    assert task_rows.lengths(found) == [1, 2, 4]
-    assert [task_rows.score(found, length)[0] for length in (1, 2, 4)] == pytest.approx([1 / 1.1, 0.9 / 1.1, 0.7 / 1.1])
+    assert task_rows.measured_lengths(found) == [1, 2, 4]
+    assert [task_rows.score_at_length(found, length)[0] for length in (1, 2, 4)] == pytest.approx(
+        [1 / 1.1, 0.9 / 1.1, 0.7 / 1.1]
+    )
     assert task_rows.count_candidates(found) == 3
-    assert pd.isna(task_rows.score(make_rows(0, level_x1=0.0))[0])
+    assert pd.isna(task_rows.score_at_length(make_rows(0, level_x1=0.0))[0])
 
 
 def test_rows_of_the_package_can_be_read() -> None:

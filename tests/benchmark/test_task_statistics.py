@@ -91,7 +91,7 @@ def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> 
         ),
         tuned.row(TASK, "rope", 2, None, lr=1e-2, edge=True),
     ]
-    found = task_statistics.sensitivity(task_rows.rows_frame(made), TASK)
+    found = task_statistics.rate_sensitivity(task_rows.rows_frame(made), TASK)
     assert found == {
         "rates": "1/1/0",
         "edge": pytest.approx(2 / 3),  # of all seeds
@@ -102,7 +102,7 @@ def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> 
     made = [
         tuned.row(TEXT, "rope", seed, 1.5, try1_quarter=-1.9, try2_quarter=-1.7, try3_quarter=None) for seed in (0, 1)
     ]
-    found = task_statistics.sensitivity(task_rows.rows_frame(made), TEXT)
+    found = task_statistics.rate_sensitivity(task_rows.rows_frame(made), TEXT)
     assert found["rates"] == "0/2/0"
     assert [found[f"lost_{rate:g}"] for rate in tuned.RATES] == pytest.approx([0.2, 0, np.nan], nan_ok=True)
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.ahead import SHARED_MEMORY, Resources
-from benchmarks.resources import FACTORS, OPTIONAL_TERMS, KernelCase, covering_cases, exceeded_limit, of_presets
+from benchmarks.resources import FACTORS, OPTIONAL_TERMS, KernelCase, covering_cases, exceeded_limit, preset_cases
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def test_every_pair_of_options_is_compiled() -> None:
     cases = [case for case in covering_cases() if case.kernel == "forward"]
     values = [
         {name: getattr(case, name) for name in ("architecture", "dtype", "head_dim", "causal")}
-        | {option: option in case.there for option in OPTIONAL_TERMS}
+        | {option: option in case.enabled for option in OPTIONAL_TERMS}
         for case in cases
     ]
     for a, b in combinations(FACTORS, 2):
@@ -31,9 +31,9 @@ def test_every_pair_of_options_is_compiled() -> None:
 
 
 def test_every_encoding_is_compiled_for_every_architecture() -> None:
-    there = {case.there for case in of_presets(CONFIGS)}
-    assert there == {frozenset(), frozenset({"BIAS"}), frozenset({"GATE"}), frozenset({"DECAY"})}
-    assert {case.architecture for case in of_presets(CONFIGS)} == set(SHARED_MEMORY)
+    enabled = {case.enabled for case in preset_cases(CONFIGS)}
+    assert enabled == {frozenset(), frozenset({"BIAS"}), frozenset({"GATE"}), frozenset({"DECAY"})}
+    assert {case.architecture for case in preset_cases(CONFIGS)} == set(SHARED_MEMORY)
 
 
 def test_spills_and_too_much_shared_memory_are_faults() -> None:

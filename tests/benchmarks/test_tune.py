@@ -26,7 +26,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     table = tmp_path / "launch_parameters.json"
     shutil.copy(launch_parameters.TABLE_FILE, table)
     monkeypatch.setattr(launch_parameters, "TABLE_FILE", table)
-    monkeypatch.setattr(launch_parameters, "architecture_of", lambda device: "sm_90")
+    monkeypatch.setattr(launch_parameters, "device_architecture", lambda device: "sm_90")
     launch_parameters.load_blocks.cache_clear()
     yield table
     launch_parameters.load_blocks.cache_clear()

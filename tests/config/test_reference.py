@@ -24,7 +24,7 @@ def group(file: Path) -> str:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_key_says_what_it_is(file: Path) -> None:
     described = {one.name for one in reference.settings_of_config() if one.description} if file in PRESETS else set()
-    for one in reference.read_settings(file, group(file)):
+    for one in reference.read_config_settings(file, group(file)):
         assert one.description or one.name in described, one
 
 
@@ -33,7 +33,7 @@ def test_every_key_of_a_file_is_a_setting_of_it() -> None:
         written = OmegaConf.load(file)
         unlisted = [key for key in ("_target_", "_partial_", "name", "defaults", "hydra") if key in written]
         keys = {key for key in written if key not in unlisted}
-        names = {one.name for one in reference.read_settings(file)}
+        names = {one.name for one in reference.read_config_settings(file)}
         package = file.read_text().startswith("# @package ") and file not in PRESETS
         assert {name.split(".")[-1] if package else name.split(".")[0] for name in names} == keys, file
 
@@ -69,7 +69,7 @@ def test_words_go_on_at_the_same_column_and_belong_to_the_key_they_stand_beside(
         "  - a        # within a list\n"
         "  - b\n"
     )
-    assert [(one.name, one.default, one.description) for one in reference.read_settings(file)] == [
+    assert [(one.name, one.default, one.description) for one in reference.read_config_settings(file)] == [
         ("first", "1", "words that go on"),
         ("second", "'#'", "more"),
         ("group", "", "a group"),

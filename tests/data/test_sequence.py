@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pe_lab.data.arithmetic import Addition, Parity
 from pe_lab.data.base import IGNORE, Batch
-from pe_lab.data.problem import Problems, split_of
+from pe_lab.data.problem import Problems, hash_split
 from pe_lab.data.sequence import Copy, Repeat, Reverse, Sort, half_sorted, half_written
 from pe_lab.encodings.layout import PADDING
 from pe_lab.training.metrics import batch_metrics
@@ -173,7 +173,7 @@ def test_drawn_splits_are_about_eight_one_and_one_tenths_of_all_problems(case: s
     data = CLASSES[name](3, **options, train=30_000, validation=50, test=50)
     everything = {prompt for n in data.n for prompt in prompts(data, n)}
     for split, share in (("train", 0.8), ("validation", 0.1), ("test", 0.1)):
-        mine = {prompt for prompt in everything if split_of(data.seed, data.name, data.key(list(prompt))) == split}
+        mine = {prompt for prompt in everything if hash_split(data.seed, data.name, data.key(list(prompt))) == split}
         found = {prompt for prompt, _ in parsed(data, whole_split(data, split).tokens)}
         assert found <= mine
         deviation = math.sqrt(share * (1 - share) / len(everything))
@@ -191,7 +191,7 @@ def test_no_problem_is_held_out_twice_and_small_sizes_have_all_of_theirs(name: s
     few = [n for n in data.n if data.count_prompts(n) <= 100]
     for n in few:
         keys = [data.key(list(prompt)) for prompt in prompts(data, n)]
-        assert sizes[n] == sum(split_of(data.seed, data.name, key) == split for key in keys)
+        assert sizes[n] == sum(hash_split(data.seed, data.name, key) == split for key in keys)
     many = [n for n in data.n if data.count_prompts(n) > 10_000 and name != "addition"]  # addition has one such size
     share = sum(sizes[n] for n in many) / max(1, len(many))
     for n in many:

@@ -106,10 +106,10 @@ def standing_in(
         stack.enter_context(mock.patch.object(active, "_active", _Driver(architecture, compiles, launched)))
         if not compiles:
             stack.enter_context(mock.patch.object(JITFunction, "_do_compile", _specialise))
-        imported = launch_parameters.architecture_of
+        imported = launch_parameters.device_architecture
         for name, module in list(sys.modules.items()):
-            if name.startswith(KERNELS) and getattr(module, "architecture_of", None) is imported:
-                stack.enter_context(mock.patch.object(module, "architecture_of", return_value=architecture))
+            if name.startswith(KERNELS) and getattr(module, "device_architecture", None) is imported:
+                stack.enter_context(mock.patch.object(module, "device_architecture", return_value=architecture))
         yield made
 
 

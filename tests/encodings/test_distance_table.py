@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pe_lab.encodings.distance_table import distances, table_index, table_lookup
+from pe_lab.encodings.distance_table import table_distances, table_index, table_lookup
 
 B, H, T, S, R, e = 2, 3, 4, 5, 2, 6
 DISTANCE = torch.arange(T)[:, None] + torch.tensor([1, -3])[:, None, None] - torch.arange(S)  # from -7 to 4
@@ -34,4 +34,4 @@ def test_an_entry_is_that_of_the_distance_or_of_the_nearer_end(
 
 
 def test_distances_are_in_the_order_of_a_table() -> None:
-    assert table_index(distances(R, torch.device("cpu")), R).tolist() == [0, 1, 2, 3, 4]
+    assert table_index(table_distances(R, torch.device("cpu")), R).tolist() == [0, 1, 2, 3, 4]

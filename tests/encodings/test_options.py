@@ -16,9 +16,9 @@ from pe_lab.encodings.options import (
     OptionError,
     Positive,
     annotated_range,
+    choice_range,
     even_integers,
     integers,
-    one_of,
     parameter_ranges,
     prefix_errors,
     require_option,
@@ -150,7 +150,7 @@ def test_a_range_holds_what_its_annotation_says(annotation: object, fits: list[o
 
 def test_a_long_value_is_cut_in_its_message() -> None:
     with pytest.raises(OptionError) as caught:
-        require_option("x", "y" * 1000, one_of("a"))
+        require_option("x", "y" * 1000, choice_range("a"))
     assert len(str(caught.value)) < 250
 
 

@@ -8,7 +8,7 @@ import torch
 from helpers.configs import in_ledger
 from pe_lab import attention, config
 from pe_lab.attention import sdpa
-from pe_lab.config.reference import TRAINING, effect_of
+from pe_lab.config.reference import TRAINING, setting_effect
 from pe_lab.config.schema import RANGES
 from pe_lab.config.trainer_arguments import ARGUMENT_NAMES
 from pe_lab.data.structured import Structured
@@ -173,11 +173,11 @@ def test_what_does_not_determine_the_result_leaves_the_hash(override, tmp_path, 
 
 def test_the_settings_reference_says_what_changes_results():
     for override in DETERMINES:
-        assert effect_of(override.partition("=")[0]) == TRAINING, override
+        assert setting_effect(override.partition("=")[0]) == TRAINING, override
     same = ("trainer.device", "attention", "epochs", "pe.theta", "optimizer.lr", "model.dropout")  # with these values
     for override in LEAVES:
         name = override.partition("=")[0]
-        assert name in same or effect_of(name) != TRAINING, override
+        assert name in same or setting_effect(name) != TRAINING, override
 
 
 def test_a_graph_that_can_be_captured_is_part_of_the_identity(tmp_path, monkeypatch):

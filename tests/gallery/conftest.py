@@ -11,7 +11,7 @@ from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.gallery import encoding_page
 from pe_lab.gallery.gallery_data import STUDIES, GalleryData
-from pe_lab.gallery.site import write
+from pe_lab.gallery.site import write_site
 
 SHOWN = ("rope", "none", "alibi", "rope_2d")
 
@@ -53,5 +53,5 @@ def content(results: Path, cache: Path) -> GalleryData:
 def site(content: GalleryData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gallery as files."""
     folder = tmp_path_factory.mktemp("site")
-    write(content, folder)
+    write_site(content, folder)
     return folder

@@ -11,7 +11,7 @@ from helpers.gallery_html import lines_of, names_in, right_answers
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.gallery.encoding_page import encoding_page
-from pe_lab.gallery.extrapolation import by_seed, highest_where_none_holds, holding, holding_on_average
+from pe_lab.gallery.extrapolation import encodings_that_hold, highest_where_none_holds, holding_on_average, seed_range
 from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.leaderboard_page import leaderboard_page
 from pe_lab.gallery.needs_page import needs_page
@@ -29,9 +29,9 @@ def test_encodings_hold_where_nine_of_ten_answers_are_right_or_the_loss_is_among
     rows["accuracy_x2"] = 0.25
     rows["exact_match_x4"] = rows["pe"].eq("none") * 1.0
     results, text = TaskResults(task, rows), content.results["causal_text"]
-    assert holding(results)[4.0] == pytest.approx({"alibi": 0.953, "rope": 0.9})
-    assert (holding(results)[2.0], list(highest_where_none_holds(results))) == ({}, [2.0])
-    assert {length: list(names) for length, names in holding(text).items()} == {
+    assert encodings_that_hold(results)[4.0] == pytest.approx({"alibi": 0.953, "rope": 0.9})
+    assert (encodings_that_hold(results)[2.0], list(highest_where_none_holds(results))) == ({}, [2.0])
+    assert {length: list(names) for length, names in encodings_that_hold(text).items()} == {
         length: names for length, names in text.best_at.items() if length > 1
     }
     shown = replace(content, results={"induction": results, "causal_text": text})
@@ -53,7 +53,7 @@ def test_an_encoding_whose_mean_alone_is_high_holds_on_average_only(content: Gal
     rows.loc[rows["pe"].eq("alibi") & rows["seed"].eq(0), "accuracy_x4"] = 0.8  # a mean of 0.93
     rows["exact_match_x4"] = rows["pe"].map({"rope": 0.6, "alibi": 0.03, "none": 0.0})
     results = TaskResults(task, rows)
-    assert (list(holding(results)[4.0]), list(holding_on_average(results)[4.0])) == (["rope"], ["alibi"])
+    assert (list(encodings_that_hold(results)[4.0]), list(holding_on_average(results)[4.0])) == (["rope"], ["alibi"])
     assert holding_on_average(content.results["causal_text"]) == {}
     shown = replace(content, results={"induction": results})
     (page,) = re.findall(r"<p data-held>(.*?)</p>", task_page(shown, task).html())
@@ -76,8 +76,8 @@ def test_where_nothing_holds_the_highest_is_named_with_its_range(content: Galler
     rows.loc[rows["pe"].eq("rope"), "accuracy_x2"] = [0.0, 0.0, 0.1, 0.2, 0.2]
     results = TaskResults(task, rows)
     assert highest_where_none_holds(results) == {2.0: ("rope", pytest.approx(0.1)), 4.0: ("rope", 0.0)}
-    assert by_seed(results, "rope", 2.0) == "0 to 20\u00a0% by seed"
-    assert by_seed(results, "none", 2.0) == ""
+    assert seed_range(results, "rope", 2.0) == "0 to 20\u00a0% by seed"
+    assert seed_range(results, "none", 2.0) == ""
     assert list(highest_where_none_holds(TaskResults(task, rows.assign(accuracy_x4=0.9)))) == [2.0]
     assert highest_where_none_holds(content.results["causal_text"]) == {}
     shown = replace(content, results={"induction": results})

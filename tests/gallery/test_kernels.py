@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from pe_lab.audit.audited_encoding import AuditedEncoding
-from pe_lab.audit.measures import by_distance
+from pe_lab.audit.measures import scores_by_distance
 from pe_lab.gallery.kernels import curves
 
 
@@ -24,13 +24,13 @@ def test_a_curve_per_combination_with_the_default_among_them() -> None:
     found = curves(subject, {"theta": (100.0, 10000.0), "pairing": ("interleaved", "half")})
     assert [one["default"] for one in found["sliders"]] == [1, 0]
     assert set(found["curves"]) == {"0,0", "0,1", "1,0", "1,1"}
-    distances, scores = by_distance(subject)
+    distances, scores = scores_by_distance(subject)
     assert found["distances"] == distances.tolist()
     expected = (scores - scores[:, :1]).tolist()
     for head, values in zip(found["curves"]["1,0"], expected, strict=True):
         assert head == pytest.approx(values, rel=1e-3, abs=1e-9)
     other = AuditedEncoding("rope", partial(subject.make.func, theta=100.0))  # type: ignore[attr-defined]
-    expected = (by_distance(other)[1] - by_distance(other)[1][:, :1]).tolist()
+    expected = (scores_by_distance(other)[1] - scores_by_distance(other)[1][:, :1]).tolist()
     assert found["curves"]["0,0"][2] == pytest.approx(expected[2], rel=1e-3, abs=1e-9)
     assert found["curves"]["0,0"] != found["curves"]["1,0"]
 
@@ -38,7 +38,7 @@ def test_a_curve_per_combination_with_the_default_among_them() -> None:
 def test_stick_breaking_has_weights_which_are_not_shifted() -> None:
     found = curves(AuditedEncoding.of("stick_breaking"), {})
     assert found["unit"] == "weight"
-    scores = by_distance(AuditedEncoding.of("stick_breaking"))[1]
+    scores = scores_by_distance(AuditedEncoding.of("stick_breaking"))[1]
     assert found["curves"][""][0] == pytest.approx(scores[0].tolist(), rel=1e-3)
 
 

@@ -11,7 +11,7 @@ from helpers.gallery_html import lines_of, names_in
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.gallery.encoding_page import encoding_page
-from pe_lab.gallery.extrapolation import holding
+from pe_lab.gallery.extrapolation import encodings_that_hold
 from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.gallery_page import number
 from pe_lab.gallery.leaderboard_page import leaderboard_page, wins
@@ -55,7 +55,7 @@ def test_the_leaderboard_begins_with_what_is_best_and_what_holds_at_4_times_the_
     assert first is not None
     best, longer = first[1].split("<br>")
     (most,) = set(induction.best) & set(text.best)
-    held = list(holding(induction)[4.0])
+    held = list(encodings_that_hold(induction)[4.0])
     assert (held[0], set(held)) == ("fire", {*names} & set(induction.table["pe"]))
     (holds,) = set(held) & set(text.best_at[4.0])
     assert (names_in(best), names_in(longer)) == ([most], [holds])

@@ -19,11 +19,11 @@ from pe_lab.gallery.length_figure import (
     RIGHT,
     TOP,
     WIDTH,
+    curves_by_encoding,
     drawn_encodings,
-    length_curves,
     length_figure,
 )
-from pe_lab.gallery.samples import data_of
+from pe_lab.gallery.samples import load_data
 from pe_lab.results.styles import style
 from pe_lab.statistics import interval
 
@@ -65,7 +65,7 @@ def test_curves_are_means_over_seeds_with_the_interval_of_the_mean(results: Task
 def test_lengths_are_ticks_at_equal_distances(results: TaskResults) -> None:
     figure = length_figure(results).svg
     ticks = re.findall(r'<text x="([\d.]+)"[^>]*>([124]) ×</text><text x="[\d.]+"[^>]*>(\d+)</text>', figure)
-    assert [(float(length), int(tokens)) for _, length, tokens in ticks] == [*data_of(results.task).lengths.items()]
+    assert [(float(length), int(tokens)) for _, length, tokens in ticks] == [*load_data(results.task).lengths.items()]
     across = [float(x) for x, _, _ in ticks]
     assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.11)
     assert LEFT < across[0] < across[2] < WIDTH - RIGHT
@@ -85,7 +85,7 @@ def test_the_best_at_each_length_and_baselines_are_drawn_then_those_that_differ_
     assert {"path", "rope", "none", "cope", "dape", "alibi", "fire", "longrope"} <= set(drawn)
     assert "p_rope" not in drawn  # the colour of longrope
     assert len(drawn) == MAX_DRAWN
-    assert list(length_curves(TaskResults(task_named("induction"), rows))) != drawn
+    assert list(curves_by_encoding(TaskResults(task_named("induction"), rows))) != drawn
 
 
 @pytest.mark.parametrize("results", read_results(), ids=lambda results: results.task.name)
@@ -102,7 +102,7 @@ def test_intervals_that_are_cut_have_an_arrow(results: TaskResults) -> None:
     rows["accuracy_x2"] = rows["pe"].map({"rope": 0.8, "none": 0.2}) + spread
     rows["accuracy_x4"] = 0.5
     each = TaskResults(results.task, rows)
-    assert {pe: curve.cut for pe, curve in length_curves(each).items()} == {
+    assert {pe: curve.cut for pe, curve in curves_by_encoding(each).items()} == {
         "rope": [(2.0, True)],
         "none": [(2.0, False)],
     }

@@ -18,7 +18,7 @@ from pe_lab.gallery.gallery_page import number
 from pe_lab.gallery.leaderboard_page import leaderboard_page
 from pe_lab.gallery.need_recommendations import recommend
 from pe_lab.gallery.needs_page import needs_page
-from pe_lab.gallery.samples import data_of
+from pe_lab.gallery.samples import load_data
 from pe_lab.gallery.task_page import task_page
 
 NEEDS = re.compile(r'<tr data-need="(\w+)" data-length="([\d.]+)" data-advice="([\w ]+)">')
@@ -105,7 +105,7 @@ def test_the_summary_of_needs_has_what_to_use_at_each_length_and_what_not_to(con
     assert cells["causal_text"][1:] == [["alibi", "none", "learnable"], []]  # alibi holds; learnable is worse than none
     steps = results["induction"].table.set_index("pe")["mean"]
     assert [number(steps[pe]) in lines["induction"] for pe in results["induction"].best] == [True, True]
-    data = data_of(task)
+    data = load_data(task)
     assert f"induction {data.lengths[1.0]} and {data.lengths[4.0]}" in html
     assert "1.400" in lines["causal_text"]
     vectors = "Learned position vectors do not work beyond"

@@ -27,12 +27,12 @@ from pe_lab.gallery.extrapolation import (
     mean_whole,
 )
 from pe_lab.gallery.gallery_data import GalleryData
-from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, percent, signed, slot
+from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, percent, signed_number, slot
 from pe_lab.gallery.leaderboard_page import leaderboard_page
 from pe_lab.gallery.markers import SHAPES, mark
 from pe_lab.gallery.needs_page import needs_page
 from pe_lab.gallery.pages import pages, tasks_page
-from pe_lab.gallery.site import write
+from pe_lab.gallery.site import write_site
 from pe_lab.gallery.task_page import task_page
 from pe_lab.results.styles import MARKERS, NONE_STYLE, OWN_MARKERS, style
 
@@ -324,7 +324,7 @@ def test_rows_are_beside_the_pages(site: Path, results: Path) -> None:
 
 
 def test_without_results_pages_say_so(content: GalleryData, tmp_path: Path) -> None:
-    write(replace(content, results={}), tmp_path / "site")
+    write_site(replace(content, results={}), tmp_path / "site")
     assert "Not measured yet" in (tmp_path / "site/index.html").read_text()
     assert "Not measured yet." in (tmp_path / "site/tasks/copy.html").read_text()
     kinds = {kind for _, _, kind in NEEDS.findall((tmp_path / "site/needs.html").read_text())}
@@ -437,7 +437,12 @@ def test_numbers_are_shown_with_a_minus_sign_and_never_as_minus_zero() -> None:
 
 
 def test_small_numbers_of_parts_are_no_zeros() -> None:
-    assert [signed(value) for value in (1.234e-16, -0.0587, 0.0, 12.345)] == ["+1.23e-16", "−0.0587", "0", "+12.3"]
+    assert [signed_number(value) for value in (1.234e-16, -0.0587, 0.0, 12.345)] == [
+        "+1.23e-16",
+        "−0.0587",
+        "0",
+        "+12.3",
+    ]
 
 
 def test_nothing_is_shown_as_not_a_number(content: GalleryData) -> None:

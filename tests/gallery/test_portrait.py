@@ -66,7 +66,7 @@ def test_what_portraits_depend_on_has_all_that_they_are_made_of(monkeypatch: pyt
     ("name", "lacks"), [("alibi", ""), ("stick_breaking", ""), ("shaw", "content_bias"), ("cope", "content_bias")]
 )
 def test_fused_kernels_are_those_that_have_a_place_for_all_of_it(name: str, lacks: str) -> None:
-    found = made_by._fused(AuditedEncoding.of(name))
+    found = made_by._unsupported_terms(AuditedEncoding.of(name))
     assert (lacks in found) if lacks else found == "", found
 
 

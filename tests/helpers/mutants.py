@@ -471,7 +471,7 @@ MUTANTS = [
         "llama",
         "attention.py",
         ("x.repeat_interleave(heads // x.shape[1], 1)", "x.repeat(1, heads // x.shape[1], 1, 1)"),
-        ("if _by_head(terms):", "if not _by_head(terms):"),
+        ("if _differs_by_head(terms):", "if not _differs_by_head(terms):"),
     ),
     *of_model(
         "llama", "model_positions.py", ('float(self.parameters["rope_theta"])', "10_000.0"), ('"half"', '"interleaved"')
@@ -531,7 +531,7 @@ MUTANTS = [
         "opt",
         "model_families.py",
         ("weight[part.embed_positions.offset :]", "weight[: -part.embed_positions.offset]"),
-        ('_of_opt, _table("embed_positions")', "_of_opt, _nothing"),
+        ('_opt_positions, _table("embed_positions")', "_of_opt, _nothing"),
     ),
     *of_model(
         "roberta",

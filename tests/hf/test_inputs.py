@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from helpers.hf_models import CLOSE, NAMES, logits, replaced, takes, tokens
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.hf.inputs import layout_of
+from pe_lab.hf.inputs import make_layout
 
 # the old name of the cache, which transformers renames, so that it is tested with each version
 pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
@@ -68,7 +68,7 @@ def test_embeddings_instead_of_tokens() -> None:
 
 def test_layouts() -> None:
     def pos_and_segment(*arguments: Any) -> tuple[list[list[int]], list[list[int]]]:
-        layout = layout_of(*arguments)
+        layout = make_layout(*arguments)
         return layout.pos.tolist(), layout.segment.tolist()
 
     assert pos_and_segment((2, 3), None, None, True, None) == ([[0, 1, 2]], [[0, 0, 0], [0, 0, 0]])

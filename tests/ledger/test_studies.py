@@ -9,7 +9,7 @@ import pytest
 from benchmarks.ledger import identity, record_checkpoint
 from pe_lab.ledger import __main__ as maintenance
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.studies import read_cells, study_names
+from pe_lab.ledger.studies import read_study_cells, study_names
 from pe_lab.results import sync
 from pe_lab.system.files import LedgerError
 
@@ -109,7 +109,7 @@ def test_the_cells_of_a_sound_table_are_read_in_order(rows, program):
     ledger = rows.parents[2]
     (run,) = Ledger(ledger).runs()
     assert study_names(ledger) == ["question"]
-    assert read_cells(ledger, "question") == [(run.name, 1), (run.name, 4)]
+    assert read_study_cells(ledger, "question") == [(run.name, 1), (run.name, 4)]
     assert program(maintenance.main, "prune", ledger, "--keep", "question")[0] == 0
     assert not (run.folder / ".s-unfinished").exists()
 
@@ -118,4 +118,4 @@ def test_a_study_without_a_table_is_not_listed(tmp_path):
     (tmp_path / "studies" / "question").mkdir(parents=True)
     assert study_names(tmp_path) == []
     with pytest.raises(LedgerError, match=r"rows.csv must be a table of cells"):
-        read_cells(tmp_path, "question")
+        read_study_cells(tmp_path, "question")

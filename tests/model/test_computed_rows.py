@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.computed_rows import ALL_ROWS, Rows, SomeRows, tokens_of
+from pe_lab.model.computed_rows import ALL_ROWS, Rows, SomeRows, unpad_rows
 
 B, T, H, d = 3, 5, 2, 3
 D = H * d
@@ -123,7 +123,7 @@ def test_all_rows_leave_states_as_they_are() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_rows_of_tokens_are_those_without_padding(causal: bool) -> None:
-    rows = tokens_of(Layout(torch.arange(T)[None], SEGMENT, causal))
+    rows = unpad_rows(Layout(torch.arange(T)[None], SEGMENT, causal))
     assert isinstance(rows, SomeRows)
     assert rows.slot.tolist() == [0, 1, 2, 6, 7, 8, 9, 11]
     assert rows.shape == (B, T)

@@ -18,7 +18,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import Transformer
-from pe_lab.probes.attention import AttentionProbe, distances, measure_weights
+from pe_lab.probes.attention import AttentionProbe, measure_weights, slot_distances
 
 DEPTH, HEADS, WIDTH, T, VOCABULARY = 2, 2, 16, 9, 11
 Values = dict[str, float]
@@ -222,13 +222,13 @@ def test_distance_on_a_grid_is_euclidean() -> None:
     for row in AttentionProbe()(model(data, blind=True), data, 0):
         if row["metric"] == "distance":
             assert row["value"] == pytest.approx(expected, **ROUNDING)
-    assert distances(data.task.layout(torch.tensor([T]), T))[0, 0, 8].item() == pytest.approx(math.sqrt(8))
+    assert slot_distances(data.task.layout(torch.tensor([T]), T))[0, 0, 8].item() == pytest.approx(math.sqrt(8))
 
 
 def test_a_query_with_one_key_has_no_normalised_entropy() -> None:
     weight = torch.ones(1, 1, 1, 1)
     layout = Layout.of_lengths(torch.tensor([1]), 1, causal=True)
-    sums = measure_weights(weight, layout, distances(layout), drops=False)[:, 0].tolist()
+    sums = measure_weights(weight, layout, slot_distances(layout), drops=False)[:, 0].tolist()
     assert sums == [0, 0, 0, 1, 1, 0]
 
 
@@ -237,14 +237,14 @@ def test_rows_of_padding_are_not_measured() -> None:
     weight = torch.zeros(1, 1, 4, 4)
     weight[0, 0, :2, :2] = 0.5
     weight[0, 0, 2, 3] = weight[0, 0, 3, 3] = 1
-    sums = measure_weights(weight, layout, distances(layout), drops=False)[:, 0].tolist()
+    sums = measure_weights(weight, layout, slot_distances(layout), drops=False)[:, 0].tolist()
     assert sums == [0, 0, 1, 2, 2, 2]
 
 
 def test_documents_packed_together_are_apart() -> None:
     layout = Layout(torch.tensor([[0, 1, 0, 1, 2]]), torch.tensor([[0, 0, 1, 1, 1]]), causal=False)
     weight = layout.allowed / layout.allowed.sum(-1, keepdim=True)
-    sums = measure_weights(weight, layout, distances(layout), drops=False)[:, 0].tolist()
+    sums = measure_weights(weight, layout, slot_distances(layout), drops=False)[:, 0].tolist()
     assert sums[1] == pytest.approx(5)
     assert sums[0] == pytest.approx(2 * math.log(2) + 3 * math.log(3))
     assert sums[2] == pytest.approx(2 * 0.5 + (1 + 2 / 3 + 1))

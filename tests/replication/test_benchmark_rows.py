@@ -14,7 +14,7 @@ from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.replication import EntryVerdict, judge_entry, load_entries
 from pe_lab.replication import __main__ as program
-from pe_lab.replication.benchmark_rows import read_values, shipped_values
+from pe_lab.replication.benchmark_rows import read_benchmark_values, shipped_values
 from pe_lab.statistics import Agreement
 
 LOSSES = {"rope": 2.0, "alibi": 1.5, "none": 3.0}
@@ -81,7 +81,7 @@ def results(tmp_path: Path) -> Path:
 def test_values_are_paired_by_seed_at_each_length_without_fresh_seeds(tmp_path: Path, results: Path) -> None:
     (entry,) = claim_of(tmp_path / "conf").values()
     assert entry.studies["pe_bench_2_copy"] == ("+study=pe_bench_2_copy", "pe=rope,alibi,none")
-    values = read_values(entry, 200, results)
+    values = read_benchmark_values(entry, 200, results)
     assert values.seeds == [0, 1, 2, 3, 4]
     for length in (1, 2, 4):
         assert values.by_label[f"`rope` − `alibi` at {length} ×"] == pytest.approx([0.5 * length] * 5)
@@ -89,25 +89,25 @@ def test_values_are_paired_by_seed_at_each_length_without_fresh_seeds(tmp_path: 
     losses = [2.0 + seed / 100 for seed in range(5)]
     assert values.by_label["`rope` at longer lengths − at 1"] == pytest.approx([3 * x - x for x in losses])
     assert values.by_label["accuracy, `rope` − `alibi`"] == pytest.approx([0.3] * 5)
-    assert read_values(entry, 3, results).seeds == [0, 1, 2]
+    assert read_benchmark_values(entry, 3, results).seeds == [0, 1, 2]
     found = judge_entry(entry, values.by_label)
     assert found.verdict is EntryVerdict.MIXED
     contradicted = [label for label, part in found.compared.items() if part.agreement == Agreement.NOT_REPRODUCED]
     assert contradicted == ["`rope` at longer lengths − at 1"]
-    assert shipped_values({"mine/one": entry}, None, results)["mine/one"] == read_values(entry, 5, results)
+    assert shipped_values({"mine/one": entry}, None, results)["mine/one"] == read_benchmark_values(entry, 5, results)
 
 
 def test_an_encoding_without_rows_is_named_with_the_command_that_trains_it(tmp_path: Path, results: Path) -> None:
     (entry,) = claim_of(
         tmp_path / "conf", lambda table: table["cells"]["one"]["tests"][2]["value"].update(pe="yarn")
     ).values()
-    values = read_values(entry, 5, results)
+    values = read_benchmark_values(entry, 5, results)
     assert not values.by_label
     text = str(judge_entry(entry, values.by_label, values.why))
     for word in ("yarn", "copy", "pe-lab run -m +study=pe_bench_2_copy", "seed=0,1,2,3,4"):
         assert word in text
     assert "\n" not in text
-    assert "pe-bench 2" in read_values(entry, 5, tmp_path / "nothing").why
+    assert "pe-bench 2" in read_benchmark_values(entry, 5, tmp_path / "nothing").why
 
 
 def first(table: dict[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from pe_lab import config
 from pe_lab.replication import Claimed, Entry, EntryVerdict, judge_entry, load_entries, universe
-from pe_lab.replication.claim_tests import universe_of
-from pe_lab.replication.study_values import read_values
+from pe_lab.replication.claim_tests import universe_claim
+from pe_lab.replication.study_values import read_study_values
 from pe_lab.replication.values import SHIPPED_FILE as VALUES
-from pe_lab.replication.values import table_of, values_of
+from pe_lab.replication.values import values_by_entry, values_to_csv
 from pe_lab.statistics import Agreement
 from pe_lab.system.exact_csv import read_csv
 
@@ -182,7 +182,7 @@ def test_a_value_is_a_mean_over_the_rows_that_meet_its_conditions(tmp_path: Path
         both=Claimed({"metric": "loss", "pe": "rope", "depth": 1}, ({"depth": 3}, {"pe": "alibi"}), False, "near", 0.0),
         ratio=Claimed({"metric": "loss", "pe": "alibi", "depth": 1}, ({"pe": "rope"},), True, "above", 1.0),
     )
-    found = read_values(entry, tmp_path, 3)
+    found = read_study_values(entry, tmp_path, 3)
     assert found.seeds == [0, 1, 2]
     assert found.by_label["difference"] == pytest.approx([1.0] * 3)
     assert found.by_label["deep"] == pytest.approx([4.0, 4.1, 4.2])
@@ -190,9 +190,9 @@ def test_a_value_is_a_mean_over_the_rows_that_meet_its_conditions(tmp_path: Path
     assert found.by_label["both"] == pytest.approx([0.0] * 3)
     assert found.by_label["ratio"] == pytest.approx([3.0 / 2.0, 3.1 / 2.1, 3.2 / 2.2])
     assert found.minutes == pytest.approx([6.0, 6.0, 5.0])
-    assert read_values(entry, tmp_path, 2).seeds == [0, 1]
+    assert read_study_values(entry, tmp_path, 2).seeds == [0, 1]
     lacking = replace(entry, values={"none": Claimed({"metric": "loss", "pe": "none"}, (), False, "above", 0.0)})
-    assert read_values(lacking, tmp_path, 3).seeds == [0, 1]  # seed 2 lacks a cell of the mean
+    assert read_study_values(lacking, tmp_path, 3).seeds == [0, 1]  # seed 2 lacks a cell of the mean
 
 
 def test_lengths_and_probes_are_read_from_records_and_properties_from_the_audit(tmp_path: Path) -> None:
@@ -213,15 +213,15 @@ def test_lengths_and_probes_are_read_from_records_and_properties_from_the_audit(
         longer=Claimed({"metric": "loss", "length": "> 1"}, ({"length": 1},), False, "above", 0.0),
         rank=Claimed({"metric": "effective_rank", "probe": "rank", "layer": "max"}, (), False, "above", 0.0),
     )
-    assert read_values(entry, tmp_path, 3).by_label == {"longer": [2.0] * 3, "rank": [20.0] * 3}
+    assert read_study_values(entry, tmp_path, 3).by_label == {"longer": [2.0] * 3, "rank": [20.0] * 3}
 
     small = Claimed({"metric": "loss", "audit.size": "< 1"}, ({"audit.size": ">= 1"},), False, "below", 0.0)
     exact = Claimed({"metric": "audit.size", "pe": "rope"}, (), False, "below", 1.0)
     entry = claim(small=small, exact=exact)
-    assert "there is no audit" in read_values(entry, tmp_path, 3).why
+    assert "there is no audit" in read_study_values(entry, tmp_path, 3).why
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / "table.csv").write_text("pe,size\nrope,0.5\nalibi,2\nfire,\n")
-    found = read_values(entry, tmp_path, 3)
+    found = read_study_values(entry, tmp_path, 3)
     assert found.by_label["small"] == pytest.approx([-1.0] * 3)  # `fire` has no size, and counts on neither side
     assert found.by_label["exact"] == [0.5] * 3
 
@@ -237,9 +237,9 @@ def test_lengths_and_probes_are_read_from_records_and_properties_from_the_audit(
 )
 def test_what_a_claim_lacks_is_said(tmp_path: Path, part: dict[str, str], why: str) -> None:
     entry = claim(a=Claimed({"metric": "loss", **part}, (), False, "above", 0.0))
-    assert read_values(entry, tmp_path, 3).why == "there is no study mine"
+    assert read_study_values(entry, tmp_path, 3).why == "there is no study mine"
     save(tmp_path, "mine", cells({"rope": 1.0}))
-    values = read_values(entry, tmp_path, 3)
+    values = read_study_values(entry, tmp_path, 3)
     assert values.why.startswith(why)
     assert str(judge_entry(entry, values.by_label, values.why)) == f"not run: {values.why}; needs 2.0 core-hours"
 
@@ -249,7 +249,7 @@ def test_a_value_that_is_not_finite_is_not_left_out(tmp_path: Path) -> None:
     rows.loc[0, "test_loss"] = np.nan
     save(tmp_path, "mine", rows)
     entry = claim(a=Claimed({"metric": "loss", "pe": "rope"}, (), False, "above", 0.0))
-    values = read_values(entry, tmp_path, 3)
+    values = read_study_values(entry, tmp_path, 3)
     assert np.isnan(values.by_label["a"][0])
     assert judge_entry(entry, values.by_label).verdict is EntryVerdict.UNDECIDED
 
@@ -257,12 +257,12 @@ def test_a_value_that_is_not_finite_is_not_left_out(tmp_path: Path) -> None:
 def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
     if not SHIPPED.is_dir():
         pytest.skip("not a checkout")
-    shipped = values_of(VALUES)
+    shipped = values_by_entry(VALUES)
     verdicts = {}
     for name, entry in load_entries().items():
         if entry.studies and all((SHIPPED / study / "rows.csv").is_file() for study in entry.studies):
-            found = read_values(entry, SHIPPED, entry.seeds)
-            assert table_of({name: found}) == table_of({name: shipped[name]}), name
+            found = read_study_values(entry, SHIPPED, entry.seeds)
+            assert values_to_csv({name: found}) == values_to_csv({name: shipped[name]}), name
             verdicts[name.partition("/")[2]] = str(judge_entry(entry, found.by_label).verdict)
     assert len(verdicts) >= 10
     assert verdicts["blind"] == "reproduced"
@@ -285,7 +285,7 @@ def test_a_rise_that_is_there_without_an_encoding_says_nothing_of_the_encoding(t
     columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
     records = pd.DataFrame([row | probed for row in rows]).reindex(columns=[*known, "pe", "seed", *columns])
     save(tmp_path, "layers", cells(dict.fromkeys(names, 1.0)).assign(**known), records)
-    found = judge_entry(entry, read_values(entry, tmp_path, 3).by_label)
+    found = judge_entry(entry, read_study_values(entry, tmp_path, 3).by_label)
     assert found.seeds == 3
     assert all(abs(mean) < 0.01 for mean in found.ours.values())
     assert Agreement.REPRODUCED not in {str(part.agreement) for part in found.compared.values()}
@@ -306,7 +306,7 @@ def everywhere(gap: dict[tuple[int, float], float]) -> Entry:
     entry = replace(
         claim(gap=claimed("above", pe="alibi")), universe={"model.depth": (1, 2, 4), "optimizer.lr": (0.1, 0.2)}
     )
-    return universe_of("here", entry)
+    return universe_claim("here", entry)
 
 
 def test_a_universe_says_where_a_claim_holds_and_where_it_turns(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_universe_says_where_a_claim_holds_and_where_it_turns(tmp_path: Path) 
                 rows.append(known | {"test_loss": 1 + loss + rng.normal(0, 0.01)})
     entry = everywhere(gap)
     save(tmp_path, "table-claim-universe", pd.DataFrame(rows))
-    finding = judge_entry(entry, read_values(entry, tmp_path, 4).by_label)
+    finding = judge_entry(entry, read_study_values(entry, tmp_path, 4).by_label)
     assert finding.verdict is EntryVerdict.MIXED
 
     states = universe.setting_states(finding).set_index(["model.depth", "optimizer.lr"])["state"].to_dict()

@@ -10,7 +10,7 @@ import pytest
 from helpers.frames import results_of
 from pe_lab.report import cautions, overview_figures
 from pe_lab.report.answer import MAX_NOTES, answer, sentences, title
-from pe_lab.report.best_candidates import SettingCounts, by_setting, overall
+from pe_lab.report.best_candidates import SettingCounts, overall, undecided_by_setting
 from pe_lab.report.cautions import above_validation, apart, margin_of_loss, not_learned_position, runs_apart
 from pe_lab.report.overview_figures import MAX_DRAWN, forest, from_the_best
 from pe_lab.report.parts import CaptionedFigure, Collapsible
@@ -290,7 +290,7 @@ def test_of_many_encodings_the_figure_has_the_best() -> None:
 def test_a_few_settings_that_cannot_be_averaged_are_all_drawn() -> None:
     rows = pd.concat([cells(depths=(1,), data="copy"), cells(depths=(1,), data="sort")], ignore_index=True)
     question = asked(rows.drop(columns=list(FLOORS)))
-    counts = SettingCounts.of(by_setting(question.compared))
+    counts = SettingCounts.of(undecided_by_setting(question.compared))
     assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"], ["rope", "none"])
     (figure,) = (part for part in answer(question).parts if isinstance(part, CaptionedFigure))
     assert set(figure.plot.data["setting"]) == {"copy", "sort"}
@@ -509,7 +509,7 @@ def test_test_losses_of_text_above_those_of_validation_are_explained(monkeypatch
     )
     subject = asked(rows, curves=curves)
     assert not above_validation(subject)
-    monkeypatch.setattr(cautions, "identity_of", lambda results: {"data.corpus": "x"})
+    monkeypatch.setattr(cautions, "shared_settings", lambda results: {"data.corpus": "x"})
     (note,) = above_validation(subject)
     assert "0.50 nats above" in note
     assert not above_validation(asked(rows, curves=curves.assign(value=rows["test_loss"])))

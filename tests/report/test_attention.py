@@ -11,7 +11,7 @@ from helpers.configs import in_ledger
 from pe_lab.experiment import sweep, sweep_report
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import WEIGHTS_FILE
-from pe_lab.report.attention import _chosen, attention, heads
+from pe_lab.report.attention import _chosen, attention_section, heads
 from pe_lab.report.parts import CaptionedFigure
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results import frame
@@ -41,7 +41,7 @@ def asked(results: frame.Results) -> ReportSubject:
 
 def test_attention_of_the_last_setting_is_drawn_from_the_ledger(ledger: Path) -> None:
     results = frame.load(ledger, "mine")
-    parts = attention(asked(results)).parts
+    parts = attention_section(asked(results)).parts
     assert [isinstance(part, CaptionedFigure) for part in parts] == [True, True]
     deep = results.cells[results.cells["depth"] == 2].sort_values("test_loss")
     captions = [part.caption for part in parts if isinstance(part, CaptionedFigure)]
@@ -74,13 +74,13 @@ def test_an_evaluation_draws_the_best_encodings_first() -> None:
 
 
 def test_a_folder_of_tables_has_no_attention_and_lost_weights_are_named(ledger: Path, tmp_path: Path) -> None:
-    assert attention(asked(frame.load(ledger / "studies" / "mine"))).parts == []
+    assert attention_section(asked(frame.load(ledger / "studies" / "mine"))).parts == []
     results = frame.load(ledger, "mine")
     (run,) = results.cells.loc[(results.cells["pe"] == "rope") & (results.cells["depth"] == 2), "run"]
     weights = Ledger(ledger).named(run).checkpoint(1) / WEIGHTS_FILE
     weights.rename(tmp_path / "kept")
     try:
-        parts = attention(asked(results)).parts
+        parts = attention_section(asked(results)).parts
     finally:
         (tmp_path / "kept").rename(weights)
     assert [isinstance(part, CaptionedFigure) for part in parts].count(True) == 1
@@ -93,7 +93,7 @@ def test_cells_counted_in_steps_beside_cells_counted_in_epochs_are_drawn(tmp_pat
     short = [*TINY, "pe=rope", "data=bag", "data.train=200", "trainer.batch_size=100", "model.depth=1"]
     for count in ("steps=3", "epochs=1"):
         sweep.run_cells(in_ledger(tmp_path, *short, count))
-    drawn = attention(ReportSubject(frame.load(tmp_path), "", "", "rope", "loss", pd.DataFrame())).parts
+    drawn = attention_section(ReportSubject(frame.load(tmp_path), "", "", "rope", "loss", pd.DataFrame())).parts
     assert [isinstance(part, CaptionedFigure) for part in drawn] == [True]
 
 

@@ -12,12 +12,12 @@ from pe_lab.report.best_candidates import (
     BestCandidates,
     SettingCounts,
     amount,
-    by_setting,
     in_each_setting,
-    joined,
-    listed,
+    join_words,
+    names_in_words,
     one_by_one,
     overall,
+    undecided_by_setting,
     verdict_counts,
     verdict_over_settings,
 )
@@ -170,11 +170,11 @@ def test_values_have_the_unit_of_their_metric(value, metric, text) -> None:
 
 def test_many_names_are_counted() -> None:
     names = [f"pe{number}" for number in range(9)]
-    assert listed(names[:6], 9) == "`pe0`, `pe1`, `pe2`, `pe3`, `pe4` and `pe5`"
-    assert listed(names[:7], 9) == "`pe0`, `pe1`, `pe2` and 4 more"
-    assert listed(names, 9) == "the 9"
-    assert joined([]) == ""
-    assert joined(["a"]) == "a"
+    assert names_in_words(names[:6], 9) == "`pe0`, `pe1`, `pe2`, `pe3`, `pe4` and `pe5`"
+    assert names_in_words(names[:7], 9) == "`pe0`, `pe1`, `pe2` and 4 more"
+    assert names_in_words(names, 9) == "the 9"
+    assert join_words([]) == ""
+    assert join_words(["a"]) == "a"
 
 
 def cells(tasks=("copy", "sort"), turned: bool = False) -> pd.DataFrame:
@@ -196,15 +196,15 @@ def families(rows: pd.DataFrame) -> Families:
 def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
     compared = families(cells())
     assert overall(compared) is None
-    counts = SettingCounts.of(by_setting(compared))
+    counts = SettingCounts.of(undecided_by_setting(compared))
     assert counts == SettingCounts(2, {"a": 2}, ["a"], ["b", "c"])
-    turned = SettingCounts.of(by_setting(families(cells(turned=True))))
+    turned = SettingCounts.of(undecided_by_setting(families(cells(turned=True))))
     assert turned == SettingCounts(2, {"a": 1, "c": 1}, [], ["b"])
     rows = cells()
     rows.loc[rows["data"] == "sort", "test_loss"] = np.random.default_rng(1).normal(1, 0.3, 15)
-    assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {"a": 1}, ["a"], [])
+    assert SettingCounts.of(undecided_by_setting(families(rows))) == SettingCounts(2, {"a": 1}, ["a"], [])
     rows["test_loss"] = np.random.default_rng(2).normal(1, 0.3, len(rows))
-    assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {}, ["a", "c", "b"], [])
+    assert SettingCounts.of(undecided_by_setting(families(rows))) == SettingCounts(2, {}, ["a", "c", "b"], [])
 
 
 def left_open(*names: str) -> BestCandidates:
@@ -236,7 +236,7 @@ def test_settings_are_summed_up_by_counts(found: list[str], expected: SettingCou
 def test_of_settings_with_one_encoding_each_nothing_is_said() -> None:
     rows = cells()
     of_one = rows["data"] == "sort"
-    alone = in_each_setting(by_setting(families(rows[~of_one | (rows["pe"] == "a")])))
+    alone = in_each_setting(undecided_by_setting(families(rows[~of_one | (rows["pe"] == "a")])))
     assert alone.startswith("In the only setting")
     assert in_each_setting([])
 
@@ -261,7 +261,7 @@ def test_one_setting_is_not_averaged_and_several_are() -> None:
 def test_a_setting_with_one_encoding_says_nothing() -> None:
     rows = cells()
     rows = rows[(rows["data"] == "copy") | (rows["pe"] == "b")]
-    assert len(by_setting(families(rows))) == 1
+    assert len(undecided_by_setting(families(rows))) == 1
     assert set(families(rows).tables) == {GRID_TABLE}
 
 

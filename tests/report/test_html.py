@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from helpers.paged import text_of
 from helpers.reports import made_cells, made_curves, made_records, question, run, store
 from pe_lab.report import page as page_module
-from pe_lab.report.page import as_text, html
+from pe_lab.report.page import format_values, html
 from pe_lab.report.parts import CaptionedFigure, ReportTable, Section
 from pe_lab.report.sections import sections
 from pe_lab.results import frame, plots
@@ -79,7 +79,7 @@ def test_a_name_with_dollars_or_html_is_a_name(cells, monkeypatch, tmp_path):
     ],
 )
 def test_a_value_is_shown_with_four_digits_or_not_at_all(value, shown):
-    assert as_text(pd.DataFrame({"a": [value]}, dtype=object)).loc[0, "a"] == shown
+    assert format_values(pd.DataFrame({"a": [value]}, dtype=object)).loc[0, "a"] == shown
 
 
 @pytest.mark.long

@@ -179,7 +179,7 @@ def test_all_differences_of_a_table_have_as_many_decimals(study: Path, monkeypat
 def test_the_methods_say_what_was_not_learned_and_that_seeds_are_few(study: Path, tmp_path: Path, blind: float) -> None:
     rows = pd.read_csv(study / "rows.csv").assign(floor_position_blind_loss=blind, floor_bayes_loss=0.0)
     asked = ReportSubject(results_of(rows, tmp_path), "", "", "alibi", "loss", pd.DataFrame())
-    text = paper.methods(asked)
+    text = paper.methods_paragraph(asked)
     assert ("has learned the task" in text) == (blind < 1)
     assert "With 3 encodings and 4 seeds" in " ".join(text.split())
     for note in (not_learned_note, lambda _, **given: few_runs(3, 4, **given)):  # what to do is not for a paper

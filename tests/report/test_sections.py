@@ -12,7 +12,7 @@ from helpers.reports import PES, learned, made_curves, made_records, question, s
 from pe_lab import statistics
 from pe_lab.report import answer, recommendations
 from pe_lab.report import sections as sections_module
-from pe_lab.report.comparing import methods
+from pe_lab.report.comparing import methods_section
 from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.recommendations import choices
 from pe_lab.report.report_subject import cautions
@@ -27,13 +27,13 @@ from pe_lab.statistics import GRID_TABLE
 
 def test_the_methods_say_whether_variances_are_shared(cells) -> None:
     """From five encodings on."""
-    few = methods(question(results_of(cells)))
+    few = methods_section(question(results_of(cells)))
     assert cells["pe"].nunique() < 5
     assert "moderated" not in "".join(part for part in few.parts if isinstance(part, str))
     rng, noises = np.random.default_rng(0), range(3)
     more = [cells[cells["pe"] == "rope"].assign(pe=f"e{number}") for number in noises]
     more = [part.assign(test_loss=part["test_loss"] + rng.normal(0, 0.05, len(part))) for part in more]
-    many = methods(question(results_of(pd.concat([cells, *more], ignore_index=True))))
+    many = methods_section(question(results_of(pd.concat([cells, *more], ignore_index=True))))
     assert "moderated t test" in "".join(part for part in many.parts if isinstance(part, str))
     assert len(many.parts) == len(few.parts) + 1
 

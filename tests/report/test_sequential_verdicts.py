@@ -11,7 +11,7 @@ from helpers.frames import results_of
 from pe_lab.report import answer, overview_figures, sequential_verdicts
 from pe_lab.report.best_candidates import SettingCounts
 from pe_lab.report.parts import CaptionedFigure
-from pe_lab.report.report_subject import ReportSubject, cells_and_comparisons
+from pe_lab.report.report_subject import ReportSubject, results_section
 from pe_lab.report.sequential_verdicts import decisions
 from pe_lab.results import frame
 from pe_lab.statistics import GRID_TABLE, Margin
@@ -130,7 +130,7 @@ def test_all_verdicts_of_the_page_are_sequential(tmp_path) -> None:
         },
     )
     assert again.data.equals(figure.plot.data)
-    (family,) = (part for part in cells_and_comparisons(question).parts if "Family of comparisons" in str(part))
+    (family,) = (part for part in results_section(question).parts if "Family of comparisons" in str(part))
     assert "decisions.csv" in family
 
 

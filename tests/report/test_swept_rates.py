@@ -9,7 +9,7 @@ from helpers.reports import question
 from pe_lab.report import answer
 from pe_lab.report.parts import ReportTable
 from pe_lab.report.sections import sections
-from pe_lab.report.swept_rates import rates
+from pe_lab.report.swept_rates import rates_section
 from pe_lab.results import swept_rates
 
 
@@ -106,8 +106,10 @@ def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
     assert "up to 1.50 nats at 0.2 (not significant);" in details
     assert "`rope` has the lowest mean test loss, 1 nats, ahead of `none` by 0.5 (95 % interval 0.5 to" in details
     assert dict(zip(table.data["pe"], table.data["test loss"], strict=True)) == {"rope": 1.0, "none": 1.5}
-    assert not any(isinstance(part, ReportTable) for part in rates(asked).parts)  # of two seeds no ranks
+    assert not any(isinstance(part, ReportTable) for part in rates_section(asked).parts)  # of two seeds no ranks
     alone = question(results_of(rows[rows["pe"] == "rope"], curves=curves[curves["pe"] == "rope"]), baseline="rope")
-    assert any(getattr(part, "caption", "") == "Tuned rates" for part in rates(alone).parts)  # not on the first screen
+    assert any(
+        getattr(part, "caption", "") == "Tuned rates" for part in rates_section(alone).parts
+    )  # not on the first screen
     drawn = figure.plot.data.set_index(["pe", "optimizer.lr"])["mean"]
     assert dict(drawn) == {("rope", 0.1): 1.0, ("rope", 0.2): 0.0, ("none", 0.1): 0.0, ("none", 0.2): 1.5}

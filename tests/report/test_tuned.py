@@ -15,7 +15,7 @@ from helpers.latex_tables import parsed
 from pe_lab.report import paper
 from pe_lab.report.__main__ import main
 from pe_lab.report.answer import sentences, title
-from pe_lab.report.best_candidates import by_setting
+from pe_lab.report.best_candidates import undecided_by_setting
 from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.sections import figures, sections
 from pe_lab.report.tuned import TunedSubject
@@ -159,7 +159,9 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     (folder / "declared.json").write_text(json.dumps(declared))
     study, _ = parts(folder)
     best = next(
-        candidates for candidates in by_setting(study.compared) if candidates.setting == "at depth 1, steps 400"
+        candidates
+        for candidates in undecided_by_setting(study.compared)
+        if candidates.setting == "at depth 1, steps 400"
     )
     best = replace(best, means={name: best.means[name] for name in ("alibi", "learnable")}, behind=["learnable"])
     assert best.decided == [("learnable", "alibi")]  # alibi chose 0.01
@@ -429,7 +431,7 @@ def test_the_methods_of_a_paper_have_the_protocol_and_no_advice(tmp_path: Path) 
     declared["tune"] |= {"scaled": [[1e-3, 1.0], [3e-3, 0.14]], "fraction": 0.25}
     (folder / "declared.json").write_text(json.dumps(declared))
     study = TunedSubject.of(frame.load(folder))
-    text = " ".join(paper.methods(study).split())
+    text = " ".join(paper.methods_paragraph(study).split())
     facts = ["0.001, 0.003, 0.01", "0.003 and 0.14", r"25\,\% of the steps", "0.05 nats", "12 comparisons with rope"]
     facts += ["4 to 5 seeds (0 to 4)", "copy", "1, 4", "Holm", "In 1 of the cells"]
     for fact in facts:
@@ -448,7 +450,7 @@ def test_the_methods_of_a_paper_say_that_encodings_are_few(tmp_path: Path) -> No
     for name in ("rows.csv", "outcomes.csv"):
         table = pd.read_csv(folder / name)
         table[table["pe"] != "t5"].to_csv(folder / name, index=False)
-    text = paper.methods(TunedSubject.of(frame.load(folder)))
+    text = paper.methods_paragraph(TunedSubject.of(frame.load(folder)))
     assert few_runs(4, 5, advice=False) in text
     assert few_runs(4, 5) not in text
 

@@ -37,7 +37,7 @@ def test_the_lower_level_counts(loss: float, left_out: tuple[str, ...], used: bo
     floors = {name: value for name, value in FLOORS.items() if name not in left_out}
     assert uses_position(loss, {name: {"loss": value} for name, value in floors.items()}) is used
     cells = rows(copy=loss).iloc[:1].drop(columns=[f"floor_{name}_loss" for name in left_out])
-    (found,) = learned.uses_position(cells)
+    (found,) = learned.position_use(cells)
     assert np.isnan(found) if used is None else found == used
 
 

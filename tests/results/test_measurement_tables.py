@@ -10,7 +10,7 @@ from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.results.cell_rows import settings_of
 from pe_lab.results.columns import RECORD_COLUMNS
-from pe_lab.results.measurement_tables import CellMeasurements, gather_records, layers, lengths
+from pe_lab.results.measurement_tables import CellMeasurements, gather_records, layers, length_table
 
 
 def served(ledger, *overrides: str) -> list[Job]:
@@ -45,7 +45,7 @@ def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
         assert set(first["tokens"]) == {16}
         assert set(mine[mine["length"] == 2]["tokens"]) == {32}
         assert "position_blind/loss" in set(mine[mine["length"] == 2]["metric"])
-    table = lengths(rows)
+    table = length_table(rows)
     assert list(table["pe"].unique()) == ["rope", "alibi"]
     line = table[(table["pe"] == "alibi") & (table["metric"] == "loss")].iloc[0]
     losses = [job.run.summary(1)["test"]["loss"] for job in cells if job.cell.cfg.pe.name == "alibi"]
@@ -57,7 +57,7 @@ def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
     (job,) = served(tmp_path, "probe=[rank]")
     rows = gather_records(measured([job]))
     assert set(rows["kind"]) == {"probe"}
-    assert len(lengths(rows)) == 0
+    assert len(length_table(rows)) == 0
     table = layers(rows).set_index("metric")
     assert list(table.columns) == ["pe", "data", "depth", "epochs", "probe", "length", "seeds", "layer 0", "layer 1"]
     value = rows[(rows["metric"] == "effective_rank") & (rows["layer"] == 1)]["value"].item()
@@ -101,7 +101,7 @@ def curve(values: dict[int, list[float]]) -> pd.DataFrame:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_non_finite_values_are_named_and_not_averaged_away(bad):
-    table = lengths(curve({1: [1.0, 1.2, 1.1], 16: [1.0, bad, 1.2]}))
+    table = length_table(curve({1: [1.0, 1.2, 1.1], 16: [1.0, bad, 1.2]}))
     assert table.loc[0, "length 1"] == mean_and_half([1.0, 1.2, 1.1])
     assert table.loc[0, "length 16"] == "not finite in 1 of 3"
     assert table.loc[0, "seeds"] == 3
@@ -113,7 +113,7 @@ def test_a_head_that_is_not_finite_makes_its_layer_so():
 
 
 def test_a_length_with_fewer_seeds_says_so():
-    table = lengths(curve({1: [1.0, 1.2, 1.1], 2: [1.0, 1.4]}))
+    table = length_table(curve({1: [1.0, 1.2, 1.1], 2: [1.0, 1.4]}))
     assert table.loc[0, "length 2"] == f"{mean_and_half([1.0, 1.4])} (2 seeds)"
 
 
@@ -127,5 +127,5 @@ def test_exact_match_of_text_is_not_shown():
         for metric in names
     ]
     rows = pd.DataFrame(made).reindex(columns=["pe", "data", "depth", "epochs", "seed", *RECORD_COLUMNS])
-    shown = lengths(rows).groupby("data")["metric"].agg(set)
+    shown = length_table(rows).groupby("data")["metric"].agg(set)
     assert shown.to_dict() == {"clm": {"loss"}, "copy": {"loss", "exact_match"}}

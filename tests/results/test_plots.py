@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from pe_lab import statistics
 from pe_lab.config import config_folder
 from pe_lab.results import panels, plots, styles
-from pe_lab.results.plots.differences import BEYOND, legend_marks, outlying
+from pe_lab.results.plots.differences import BEYOND, are_outlying, legend_marks
 from pe_lab.results.plots.dots import DOTS, MAX_DOTS, seed_places, seed_values
 from pe_lab.results.plots.lines import side_by_side
 from pe_lab.results.plots.rates import CHOSEN
@@ -243,7 +243,7 @@ def test_a_seed_is_outlying_by_its_distance_from_the_others_in_their_range() -> 
     table = pd.DataFrame({"setting": "one", "pe": ["a"] * 4 + ["b"] * 4 + ["c"] * 3})
     table["value"] = [0, 1, 2, 5.1, 4.9, 2, 1, 0, 0, 0.1, 99]
     table.index += 7
-    assert outlying(table).tolist() == [False] * 3 + [True] + [False] * 7
+    assert are_outlying(table).tolist() == [False] * 3 + [True] + [False] * 7
 
 
 def test_panels_of_other_tasks_have_axes_of_their_own() -> None:

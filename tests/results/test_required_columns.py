@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_lab.results.required_columns import COST_COLUMNS, require_costs, require_curves, require_records, require_rows
+from pe_lab.results.required_columns import COST_COLUMNS, require_cells, require_costs, require_curves, require_records
 
 PATH = Path("rows.csv")
 ROWS = {"pe": ["rope", "none"], "depth": [1, 1], "epochs": [4, 4], "seed": [0, 1], "test_loss": [0.5, None]}
@@ -17,7 +17,7 @@ NOTHING = [None, None]
 RECORDS = {name: ROWS[name] for name in ("pe", "depth", "epochs", "seed")}
 RECORDS |= {"kind": ["length"] * 2, "length": [1.0, 2.0], "policy": ["raw"] * 2, "offset": [0, 0], "tokens": NOTHING}
 RECORDS |= {"probe": NOTHING, "layer": NOTHING, "head": NOTHING, "metric": ["loss"] * 2, "value": [1.0, None]}
-TABLES = {require_rows: ROWS, require_curves: CURVES, require_records: RECORDS}
+TABLES = {require_cells: ROWS, require_curves: CURVES, require_records: RECORDS}
 
 
 @pytest.mark.parametrize("require", TABLES)
@@ -30,7 +30,7 @@ def test_a_table_that_is_one_passes_as_it_is(require):
 @pytest.mark.parametrize(("require", "name"), [(require, name) for require, names in TABLES.items() for name in names])
 def test_a_missing_column_is_named(require, name):
     table = pd.DataFrame(TABLES[require]).drop(columns=name)
-    if require is require_rows and name in ("test_loss", "floor_bayes_loss", *COST_COLUMNS, "attention"):
+    if require is require_cells and name in ("test_loss", "floor_bayes_loss", *COST_COLUMNS, "attention"):
         assert require(table, PATH) is table  # which metrics there are, the table says; costs are for a report
         if not name.startswith(("test", "floor")):
             with pytest.raises(ValueError, match=f"^rows.csv must have the columns {name}, got none of that name$"):
@@ -43,14 +43,14 @@ def test_a_missing_column_is_named(require, name):
 @pytest.mark.parametrize(
     ("require", "name", "value", "line"),
     [
-        (require_rows, "test_loss", "low", "a number or nothing in the column test_loss, got 'low'"),
-        (require_rows, "floor_bayes_loss", "low", "a number or nothing in the column floor_bayes_loss, got 'low'"),
-        (require_rows, "seconds", "long", "a number or nothing in the column seconds, got 'long'"),
-        (require_rows, "seed", "zero", "a whole number in the column seed, got 'zero'"),
-        (require_rows, "seed", 0.5, "a whole number in the column seed, got 0.5"),
-        (require_rows, "epochs", float("inf"), "a whole number in the column epochs, got inf"),
-        (require_rows, "depth", None, "a whole number in the column depth, got nothing"),
-        (require_rows, "pe", None, "a name in the column pe, got nothing"),
+        (require_cells, "test_loss", "low", "a number or nothing in the column test_loss, got 'low'"),
+        (require_cells, "floor_bayes_loss", "low", "a number or nothing in the column floor_bayes_loss, got 'low'"),
+        (require_cells, "seconds", "long", "a number or nothing in the column seconds, got 'long'"),
+        (require_cells, "seed", "zero", "a whole number in the column seed, got 'zero'"),
+        (require_cells, "seed", 0.5, "a whole number in the column seed, got 0.5"),
+        (require_cells, "epochs", float("inf"), "a whole number in the column epochs, got inf"),
+        (require_cells, "depth", None, "a whole number in the column depth, got nothing"),
+        (require_cells, "pe", None, "a name in the column pe, got nothing"),
         (require_costs, "attention", None, "a name in the column attention, got nothing"),
         (require_curves, "epoch", "first", "a number or nothing in the column epoch, got 'first'"),
         (require_curves, "value", "low", "a number or nothing in the column value, got 'low'"),

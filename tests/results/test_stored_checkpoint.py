@@ -19,7 +19,7 @@ from pe_lab.ledger import __main__ as upkeep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report import __main__ as report
 from pe_lab.results import sync
-from pe_lab.results.stored_checkpoint import read_settings
+from pe_lab.results.stored_checkpoint import read_checkpoint_settings
 from pe_lab.system.files import CHECKSUMS_FILE
 from pe_lab.system.plain import plain_data_error, read_yaml
 from pe_lab.tracking.wandb_config import flat_settings
@@ -410,7 +410,7 @@ def test_every_file_of_conf_is_read_as_it_was_written(path, checkpoint, sign):
     (checkpoint / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
     sign(checkpoint)
     (training_run,) = Ledger(checkpoint.parents[2]).runs()
-    assert read_settings(training_run, 4) == OmegaConf.to_container(cfg, resolve=True)
+    assert read_checkpoint_settings(training_run, 4) == OmegaConf.to_container(cfg, resolve=True)
 
 
 TEXTS = [
@@ -506,4 +506,4 @@ def test_settings_of_earlier_versions_are_left_out(checkpoint, sign):
     (checkpoint / "config.yaml").write_text(f"{SOUND.rstrip()}\nshipped: true\nsearch:\n  rates: [0.001, 0.01, 0.1]\n")
     sign(checkpoint)
     (training_run,) = Ledger(checkpoint.parents[2]).runs()
-    assert read_settings(training_run, 4) == OmegaConf.to_container(OmegaConf.create(SOUND), resolve=True)
+    assert read_checkpoint_settings(training_run, 4) == OmegaConf.to_container(OmegaConf.create(SOUND), resolve=True)

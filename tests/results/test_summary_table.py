@@ -11,7 +11,7 @@ from scipy import stats
 
 from helpers.configs import compose_config
 from pe_lab.results.cell_rows import rows_of, settings_of
-from pe_lab.results.summary_table import TEST_COLUMNS, by_task, render_table, summarise, with_verdicts
+from pe_lab.results.summary_table import TEST_COLUMNS, render_table, score_table, summarise, with_verdicts
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID_TABLE, Families, Margin, compare_cells, interval
 
@@ -413,7 +413,7 @@ def test_several_tasks_have_a_column_each_relative_to_their_floors() -> None:
     rows, table = tabulate(cells)
     assert list(table["data"].unique()) == ["control", "one", "text"]
     assert "data.length" not in rows
-    wide = by_task(table).set_index("pe")
+    wide = score_table(table).set_index("pe")
     columns = ["control (0: bayes, 1: prior)", "one (0: bayes, 1: position-blind)", "text (0: no loss, 1: ngram)"]
     assert [column for column in wide.columns if "1: " in column] == columns
     for pe, values in losses.items():
@@ -429,7 +429,7 @@ def test_several_tasks_have_a_column_each_relative_to_their_floors() -> None:
 def test_a_task_without_any_level_is_its_loss() -> None:
     losses = {"rope": (0.2, 0.4), "none": (1.0, 1.4)}
     cells = of_task("one", losses, {}) + of_task("two", losses, {"prior": {"loss": 0.0}})
-    wide = by_task(tabulate(cells)[1]).set_index("pe")
+    wide = score_table(tabulate(cells)[1]).set_index("pe")
     assert wide.loc["rope", "one (loss)"].startswith("0.300 ± ")
     assert wide.loc["none", "two (loss)"].startswith("1.200 ± ")
 
@@ -438,6 +438,6 @@ def test_encodings_keep_their_order_where_cells_are_missing() -> None:
     losses = {"rope": (0.2, 0.4), "none": (1.0, 1.4), "alibi": (0.7, 0.9)}
     cells = of_task("one", losses, {"prior": {"loss": 2.0}})
     cells += of_task("two", {"rope": (0.2, 0.4)}, {"prior": {"loss": 2.0}})
-    wide = by_task(tabulate(cells)[1])
+    wide = score_table(tabulate(cells)[1])
     assert list(wide["pe"]) == ["rope", "none", "alibi"]
     assert list(wide["two (0: no loss, 1: prior)"])[1:] == ["", ""]

@@ -20,8 +20,8 @@ from pe_lab.statistics import (
     Margin,
     add_verdicts,
     compare_cells,
-    differences,
     effects,
+    paired_differences,
     seeds_needed,
     wide_table,
 )
@@ -49,7 +49,7 @@ def noisy(means: dict[str, float], seeds: int, noise: float = 0.1, number: int =
 
 def all_pairs(rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = None) -> pd.DataFrame:
     pairs = list(combinations(rows["pe"].unique(), 2))
-    return add_verdicts(differences(rows, pairs, metric, margin), metric)
+    return add_verdicts(paired_differences(rows, pairs, metric, margin), metric)
 
 
 def ranks(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:

@@ -15,8 +15,8 @@ from pe_lab.statistics import (
     Margin,
     add_verdicts,
     compare_cells,
-    differences,
     holm,
+    paired_differences,
     seeds_needed,
 )
 
@@ -33,7 +33,7 @@ def rows_of(values: dict[str, list[float]], metric: str = "loss", depth: int = 1
 
 def all_pairs(rows: pd.DataFrame, margin: Margin) -> pd.DataFrame:
     pairs = list(combinations(rows["pe"].unique(), 2))
-    return add_verdicts(differences(rows, pairs, margin=margin), "loss")
+    return add_verdicts(paired_differences(rows, pairs, margin=margin), "loss")
 
 
 def ranks(rows: pd.DataFrame, margin: Margin) -> pd.DataFrame:
@@ -74,7 +74,9 @@ def test_equal_differences_have_the_deviation_of_the_measurement_error(shift, en
     """Three differences that happen to be equal, as steps on a grid are, prove less than p = 0."""
     values = np.random.default_rng(0).normal(size=(encodings, 3)) + np.arange(encodings)[:, None]
     values[1] = values[0] + shift
-    found = differences(rows_of({f"pe{k}": list(v) for k, v in enumerate(values)}), [("pe1", "pe0")], margin=NATS)
+    found = paired_differences(
+        rows_of({f"pe{k}": list(v) for k, v in enumerate(values)}), [("pe1", "pe0")], margin=NATS
+    )
     line = found.iloc[0]
     error = 0.03 * 0.5 * np.sqrt(2)
     if encodings == 2:

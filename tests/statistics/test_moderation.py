@@ -15,12 +15,12 @@ from pe_lab.statistics import (
     Margin,
     VariancePrior,
     compare_cells,
-    differences,
     fit_prior,
     holm,
+    paired_differences,
     seeds_needed,
 )
-from pe_lab.statistics import prior_of as fitted
+from pe_lab.statistics import estimate_prior as fitted
 
 NATS = Margin(0.5, "nats")
 
@@ -95,7 +95,7 @@ def test_equal_variances_count_as_many_degrees_of_freedom_as_half_the_encodings(
 def test_few_encodings_share_nothing(encodings):
     values = drawn(1, encodings=encodings)
     assert prior_of(values) == NO_PRIOR
-    line = differences(rows_of(values), [("e1", "e0")]).iloc[0]
+    line = paired_differences(rows_of(values), [("e1", "e0")]).iloc[0]
     expected = stats.ttest_rel(values[:, 1], values[:, 0])
     assert (line["p"], line["freedom"]) == pytest.approx((expected.pvalue, expected.df))
     assert (line["low"], line["high"]) == pytest.approx(tuple(expected.confidence_interval(0.95)))
@@ -105,7 +105,7 @@ def test_a_line_is_the_moderated_t_test():
     values = drawn(5)
     prior = prior_of(values)
     pairs = [("e4", "e1"), ("e0", "e8")]
-    lines = differences(rows_of(values), pairs)
+    lines = paired_differences(rows_of(values), pairs)
     for line, (first, second) in zip(lines.itertuples(), [(4, 1), (0, 8)], strict=True):
         own = values[:, first] - values[:, second]
         mean, freedom = sum(own) / 3, prior.dof + 2
@@ -137,8 +137,8 @@ def test_every_comparison_shares_variances():
     for lines in (compare_cells(rows, "e0", margin=NATS), families.compare()):
         one = lines.set_index("pe").loc["e4"]
         assert one["freedom"] > 2
-        assert one["deviation"] == differences(rows, [("e4", "e0")])["deviation"].item()
-    pairs = differences(rows, list(combinations(rows["pe"].unique(), 2)), margin=NATS)
+        assert one["deviation"] == paired_differences(rows, [("e4", "e0")])["deviation"].item()
+    pairs = paired_differences(rows, list(combinations(rows["pe"].unique(), 2)), margin=NATS)
     assert pairs["deviation"].equals(families.lines[GRID_TABLE]["deviation"])
     words = "paired over shared seeds, with variances from all encodings of a setting; Holm"
     assert words in compare_cells(rows, margin=NATS).attrs["family"]
@@ -151,9 +151,9 @@ def test_every_comparison_shares_variances():
 def test_each_setting_has_a_prior_of_its_own():
     quiet, loud = drawn(7), 10 * drawn(8)
     rows = pd.concat([rows_of(quiet), rows_of(loud).assign(depth=4)], ignore_index=True)
-    lines = differences(rows, [("e1", "e0")])
+    lines = paired_differences(rows, [("e1", "e0")])
     for values, (_, line) in zip((quiet, loud), lines.iterrows(), strict=True):
-        alone = differences(rows_of(values), [("e1", "e0")]).iloc[0]
+        alone = paired_differences(rows_of(values), [("e1", "e0")]).iloc[0]
         assert line["deviation"] == alone["deviation"]
 
 
@@ -175,7 +175,7 @@ def test_one_function_with_other_rounding_keeps_its_own_variance_and_does_not_sp
     copied = np.c_[values, values[:, 0]]
     for with_copy in (again, copied):
         assert prior_of(with_copy).dof > 0.6 * prior_of(values).dof  # a tenth, if its variance counted
-    line = differences(rows_of(again), [("e9", "e0")]).iloc[0]
+    line = paired_differences(rows_of(again), [("e9", "e0")]).iloc[0]
     assert line["freedom"] == 2
     assert 0 < line["deviation"] < 1e-6
 
@@ -183,13 +183,13 @@ def test_one_function_with_other_rounding_keeps_its_own_variance_and_does_not_sp
 def test_nearly_the_same_function_keeps_its_own_variance_where_chance_does_not_explain_it():
     values = drawn(13, seeds=5)
     near = values[:, 0] + 0.003 * np.array([1, -1, 0.5, -0.5, 0.2])  # a thousandth of the typical variance
-    line = differences(rows_of(np.c_[values, near]), [("e9", "e0")]).iloc[0]
+    line = paired_differences(rows_of(np.c_[values, near]), [("e9", "e0")]).iloc[0]
     assert line["freedom"] == 4
     assert line["deviation"] == pytest.approx(np.std(near - values[:, 0], ddof=1))
     several = np.c_[values, near, near + 1e-3, near - 1e-3]  # pairs of the four say nothing about the others
     several[:, 10:] += 0.002 * np.array([[1, 0], [0, 1], [-1, 0], [0, -1], [0.5, 0.5]])
     assert prior_of(several).dof > 0.6 * prior_of(values).dof
-    few = differences(rows_of(np.c_[values, near][:3]), [("e9", "e0")]).iloc[0]
+    few = paired_differences(rows_of(np.c_[values, near][:3]), [("e9", "e0")]).iloc[0]
     assert few["freedom"] > 2  # of three seeds, chance explains it
 
 

@@ -18,8 +18,8 @@ from pe_lab.statistics import (
     all_pairs,
     compare,
     decide_pairs,
+    estimate_prior,
     paired_tests,
-    prior_of,
     rank_ranges,
     with_baseline,
 )
@@ -93,7 +93,7 @@ def test_no_variance_is_below_the_median_of_the_family() -> None:
     y = draw(2)
     y[:, 0] = y[:, 1] + 1.2  # a certain difference, were it judged alone
     tests = paired_tests(y, all_pairs(8), STEPS)
-    prior = prior_of(y, 0.03)
+    prior = estimate_prior(y, 0.03)
     assert tests.deviation[0] == pytest.approx(np.sqrt(prior.min_variance))
     assert (tests.deviation >= tests.deviation[0] * (1 - 1e-12)).all()
 

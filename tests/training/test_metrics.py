@@ -22,7 +22,7 @@ from pe_lab.data.text.base import Text
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.model import Transformer
-from pe_lab.statistics import cells, lower_is_better, unit_of
+from pe_lab.statistics import cells, lower_is_better, metric_unit
 from pe_lab.training import metrics as module
 from pe_lab.training.metrics import (
     METRICS,
@@ -325,7 +325,7 @@ OWN = FlipFlop(0, published_tests=True).own_metrics
 def test_verdicts_know_which_value_of_a_metric_is_the_best_and_its_unit(metric: Metric) -> None:
     assert lower_is_better(metric.name) == (metric.better == "min")
     assert lower_is_better(f"{metric.name}_all") == (metric.better == "min")
-    assert unit_of(metric.name) == unit_of(f"{metric.name}_all") == metric.unit
+    assert metric_unit(metric.name) == metric_unit(f"{metric.name}_all") == metric.unit
 
 
 @pytest.mark.parametrize(("name", "better"), [("wer", "min"), ("loss_saved", "max")])

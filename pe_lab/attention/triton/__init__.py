@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import scale_of
+from pe_lab.attention.reference import logit_scale
 from pe_lab.attention.shapes import fields_without, first_present
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
@@ -108,14 +108,14 @@ def triton_version() -> str:
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
-        scale, e = scale_of(q, terms), v.shape[-1]
+        scale, e = logit_scale(q, terms), v.shape[-1]
         if terms.lift is not None:
             q, k = terms.lift(q, k)
-        q, k = _rotated(q, terms.rotary_q, terms.gain), _rotated(k, terms.rotary_k, terms.gain)
-        v = _rotated(v, terms.rotary_v, None)
+        q, k = _rotate_and_scale(q, terms.rotary_q, terms.gain), _rotate_and_scale(k, terms.rotary_k, terms.gain)
+        v = _rotate_and_scale(v, terms.rotary_v, None)
         q, k, v = _with_zeros(q, k, v)
         out = _attend_rotated(q, k, v, replace(terms, scale=scale), layout, dropout)
-        return _rotated(out[..., :e], terms.rotary_out, None)
+        return _rotate_and_scale(out[..., :e], terms.rotary_out, None)
 
 
 def _with_zeros(*tensors: Tensor) -> list[Tensor]:
@@ -145,7 +145,7 @@ def _softmax(
     window = None if terms.window is None else _windows(terms.window, q.shape[1], q.device)
     seed, p = (None, 0.0) if dropout is None else (dropout.seed, dropout.p)
     out: Tensor
-    out, _ = softmax_attention(q, k, v, bias, gate, decay, segment, seed, window, scale_of(q, terms), causal, p)
+    out, _ = softmax_attention(q, k, v, bias, gate, decay, segment, seed, window, logit_scale(q, terms), causal, p)
     return out
 
 
@@ -165,7 +165,7 @@ def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: 
 
     def broken(down: bool, side: int, include_self: bool) -> Tensor:
         out: Tensor
-        out, _ = stick_attention(q, k, v, bias, segment, scale_of(q, terms), down, side, include_self, to_itself)
+        out, _ = stick_attention(q, k, v, bias, segment, logit_scale(q, terms), down, side, include_self, to_itself)
         return out
 
     if causal:
@@ -175,7 +175,7 @@ def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: 
     return (broken(True, -1, kind.include_self) + broken(False, 1, False)) / 2  # the own key is on the left
 
 
-def _rotated(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
+def _rotate_and_scale(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
     """Return queries or keys [B, H, T, d], rotated and scaled by the gain."""
     if rotary is None:
         return x if gain is None else (x * gain[:, None]).to(x.dtype)
@@ -184,7 +184,10 @@ def _rotated(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
     r = 2 * rotary.cos.shape[-1]
     if r < x.shape[-1]:  # the other dimensions are not rotated
         gain_of_rotated, gain_of_rest = (None, None) if gain is None else (gain[..., :r], gain[..., r:])
-        return torch.cat((_rotated(x[..., :r], rotary, gain_of_rotated), _rotated(x[..., r:], None, gain_of_rest)), -1)
+        return torch.cat(
+            (_rotate_and_scale(x[..., :r], rotary, gain_of_rotated), _rotate_and_scale(x[..., r:], None, gain_of_rest)),
+            -1,
+        )
     gain = None if gain is None else gain.float()
     rotated: Tensor = rotate(x, rotary.cos.float(), rotary.sin.float(), gain, rotary.pairing == "half")
     return rotated

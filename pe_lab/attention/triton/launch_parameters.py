@@ -59,7 +59,7 @@ def blocks_key(kernel: str, dtype: torch.dtype, head_dim: int, optional_terms: C
     return f"{kernel} {str(dtype).removeprefix('torch.')} {tile_dims(head_dim)} {load_class(optional_terms)}"
 
 
-def architecture_of(device: torch.device) -> str:
+def device_architecture(device: torch.device) -> str:
     """Return the architecture of a device, as sm_90; "interpreter" for a CPU."""
     return INTERPRETER if device.type == "cpu" else "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 

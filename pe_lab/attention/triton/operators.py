@@ -8,7 +8,13 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import softmax, tiles
-from pe_lab.attention.triton.launch_parameters import Blocks, architecture_of, choose_blocks, on_its_device, tile_dims
+from pe_lab.attention.triton.launch_parameters import (
+    Blocks,
+    choose_blocks,
+    device_architecture,
+    on_its_device,
+    tile_dims,
+)
 
 LOG2E = 1.4426950408889634
 MAX_TILE = 128  # queries or keys
@@ -16,7 +22,7 @@ ENTRIES_PER_PROGRAM = 1024  # numbers that a program of `spread_table` writes
 OPTIONAL_TERMS = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT", "WINDOW")
 
 
-def schema_of(inputs: type[tuple[Any, ...]]) -> str:
+def operator_schema(inputs: type[tuple[Any, ...]]) -> str:
     """Return the fields of a named tuple as arguments in the schema of an operator."""
     types = {Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", bool: "bool", int: "SymInt"}
     return ", ".join(f"{types[kind]} {name}" for name, kind in get_type_hints(inputs).items())
@@ -53,7 +59,7 @@ class SoftmaxInputs(NamedTuple):
     p: float
 
 
-INPUTS = schema_of(SoftmaxInputs)
+INPUTS = operator_schema(SoftmaxInputs)
 
 
 @torch.library.custom_op("pe_lab::softmax_attention", mutates_args=(), schema=f"({INPUTS}) -> (Tensor, Tensor)")
@@ -169,7 +175,7 @@ class _Call:
 
     def blocks(self, kernel: Any) -> Blocks:
         return choose_blocks(
-            architecture_of(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.optional_terms
+            device_architecture(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.optional_terms
         )
 
     def launch(

@@ -26,11 +26,11 @@ from pe_lab.attention import dropout
 from pe_lab.attention.triton.tiles import (
     LOG2E,
     along_diagonals,
-    by_distance,
     dot,
     numbers,
     put_rows,
     rows,
+    sum_by_distance,
     tile_numbers,
     tile_rows,
 )
@@ -58,7 +58,7 @@ def _key(seed, batch, head):
 
 
 @triton.jit
-def _kept(key, i, j, threshold):
+def _is_kept(key, i, j, threshold):
     """Return whether a weight is kept; i [M, 1] and j [1, N] are broadcast to the tile."""
     row = _mix(key + i.to(tl.uint32) * ROW)
     return _mix(row + j.to(tl.uint32) * COLUMN) >= tl.cast(threshold, tl.uint32)
@@ -245,7 +245,7 @@ def forward(
             highest = raised
             total = total * shrink + tl.sum(weight, 1)
             if DROPOUT:
-                weight = tl.where(_kept(key, i, j, threshold), weight * enlarge, 0.0)
+                weight = tl.where(_is_kept(key, i, j, threshold), weight * enlarge, 0.0)
             values = tile_rows(
                 v, batch * v_batch + head * v_head, start, v_time, length, BLOCK_N, HEAD_DIM, BLOCK_D, CUT
             )
@@ -339,7 +339,7 @@ def backward_keys(
             dweight = dot(values, tl.trans(grads), PRECISION=PRECISION)
             used = weight
             if DROPOUT:
-                kept = _kept(key, i, j, threshold)
+                kept = _is_kept(key, i, j, threshold)
                 used = tl.where(kept, weight * enlarge, 0.0)
                 dweight = tl.where(kept, dweight * enlarge, 0.0)
             dvalues = dot(used.to(grads.dtype), grads, dvalues, PRECISION=PRECISION)
@@ -420,7 +420,7 @@ def backward_queries(
                 weight = tl.where(seen, weight, 0.0)
             dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
             if DROPOUT:
-                dweight = tl.where(_kept(key, i, j, threshold), dweight * enlarge, 0.0)
+                dweight = tl.where(_is_kept(key, i, j, threshold), dweight * enlarge, 0.0)
             dz = weight * (dweight - common)
             if GATE:
                 dz *= factor
@@ -519,7 +519,7 @@ def backward_tables(
                 )
                 dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
                 if DROPOUT:
-                    dweight = tl.where(_kept(key, i, j, threshold), dweight * enlarge, 0.0)
+                    dweight = tl.where(_is_kept(key, i, j, threshold), dweight * enlarge, 0.0)
                 dz = weight * (dweight - tile_numbers(delta, row, start_i, length, 0.0, BLOCK_M, CUT)[:, None])
                 if DBIAS:
                     bias_sum += dz
@@ -527,6 +527,6 @@ def backward_tables(
                     gate_sum += dz * plain
     to = (row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * (2 * BLOCK_M) + tl.arange(0, 2 * BLOCK_M)
     if DBIAS:
-        tl.store(dbias + to, by_distance(bias_sum, BLOCK_M))
+        tl.store(dbias + to, sum_by_distance(bias_sum, BLOCK_M))
     if DGATE:
-        tl.store(dgate + to, by_distance(gate_sum, BLOCK_M))
+        tl.store(dgate + to, sum_by_distance(gate_sum, BLOCK_M))

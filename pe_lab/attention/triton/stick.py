@@ -19,7 +19,16 @@ of M; the stored sums are [B, H, tiles of N keys, chunk].
 import triton
 import triton.language as tl
 
-from pe_lab.attention.triton.tiles import INTERPRETED, LOG2E, along_diagonals, by_distance, dot, numbers, put_rows, rows
+from pe_lab.attention.triton.tiles import (
+    INTERPRETED,
+    LOG2E,
+    along_diagonals,
+    dot,
+    numbers,
+    put_rows,
+    rows,
+    sum_by_distance,
+)
 
 SPAN = tl.constexpr(1024)  # segments that are read at a time
 UNSPECIALIZED = ["heads", "length", "scale", "bias_head", "bias_reach", "tiles"]  # compiled once for all lengths
@@ -142,7 +151,7 @@ def _section(
     """Return the first tile of a section of a block's tiles of keys, and the one after the last.
 
     In the order of keys: 0, whole tiles; 1, tiles on the diagonal; 2, whole tiles; 3, the tile that the length cuts.
-    Some have no section 0, 2 or 3: see `sections` in stick_operators.py.
+    Some have no section 0, 2 or 3: see `row_sections` in stick_operators.py.
     """
     full = length // BLOCK_N
     diagonal = tl.minimum((block * BLOCK_M) // BLOCK_N, full)
@@ -528,4 +537,4 @@ def stick_backward_tables(
                 _, _, dz = _gradients(take, leave, inside, dweight, rest, after, before_ones, after_ones, PARTS, CUT, 0)
                 sums += dz
         to = (row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * (2 * BLOCK_M) + tl.arange(0, 2 * BLOCK_M)
-        tl.store(dbias + to, tl.load(dbias + to) + by_distance(sums, BLOCK_M))
+        tl.store(dbias + to, tl.load(dbias + to) + sum_by_distance(sums, BLOCK_M))

@@ -9,12 +9,18 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import stick
-from pe_lab.attention.triton.launch_parameters import Blocks, architecture_of, choose_blocks, on_its_device, tile_dims
+from pe_lab.attention.triton.launch_parameters import (
+    Blocks,
+    choose_blocks,
+    device_architecture,
+    on_its_device,
+    tile_dims,
+)
 from pe_lab.attention.triton.operators import (
     LOG2E,
     dims_adjacent,
+    operator_schema,
     product_precision,
-    schema_of,
     spread,
     table_gradient,
     table_shape,
@@ -49,7 +55,7 @@ class StickInputs(NamedTuple):
     to_itself: bool
 
 
-INPUTS = schema_of(StickInputs)
+INPUTS = operator_schema(StickInputs)
 
 
 @torch.library.custom_op("pe_lab::stick_attention", mutates_args=(), schema=f"({INPUTS}) -> (Tensor, Tensor)")
@@ -167,13 +173,15 @@ class _StickCall:
             q.dtype, q.shape[-1], inputs.down, inputs.side, inputs.include_self, self.optional_terms
         )
         how = (inputs.side, inputs.include_self, segment is not None)
-        self.sections, self.sections_of_keys = sections(*how), sections_of_keys(*how)
+        self.sections, self.sections_of_keys = row_sections(*how), sections_of_keys(*how)
 
     def strides(self, *tensors: Tensor) -> list[int]:
         return [stride for x in tensors for stride in dims_adjacent(x).stride()[:3]]
 
     def blocks(self, kernel: str) -> Blocks:
-        return stick_blocks(architecture_of(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.optional_terms)
+        return stick_blocks(
+            device_architecture(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.optional_terms
+        )
 
 
 def stick_blocks(
@@ -211,7 +219,7 @@ def stick_switches(
     }
 
 
-def sections(side: int, include_self: bool, segmented: bool) -> dict[str, int]:
+def row_sections(side: int, include_self: bool, segmented: bool) -> dict[str, int]:
     """Return the first section of a row's tiles and the one after the last (`_section` in stick.py)."""
     if segmented:
         return {"FIRST": 1, "LAST": 2}

@@ -65,12 +65,6 @@ def numbers(x, row, index, length, other):
     return tl.load(x + row.to(tl.int64) * length + index, index < length, other)
 
 
-@triton.jit
-def entry(table, head, table_head, reach, i, j):
-    """Return table[i - j + R] of this head, for every pair of a tile."""
-    return tl.load(table + head * table_head + tl.minimum(tl.maximum(i - j, -reach), reach) + reach)
-
-
 @triton.jit(do_not_specialize=["table_head", "reach", "out_reach", "factor"])
 def spread_table(table, out, table_head, reach, out_reach, factor, BLOCK: tl.constexpr):
     """Write table [heads, 2R + 1] * factor to out [heads, 2 R' + 1], of which distances beyond R have its ends.
@@ -105,7 +99,7 @@ def along_diagonals(table, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr, UPR
 
 
 @triton.jit
-def by_distance(tile, BLOCK: tl.constexpr):
+def sum_by_distance(tile, BLOCK: tl.constexpr):
     """Return the sums of tile[a, b] [BLOCK, BLOCK] over a - b = -BLOCK, ..., BLOCK - 1, [2 BLOCK]."""
     a = tl.arange(0, BLOCK)[:, None]
     b = a + BLOCK - tl.arange(0, 2 * BLOCK)[None, :]

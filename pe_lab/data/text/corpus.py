@@ -117,7 +117,7 @@ class Corpus:
             with self._readable():
                 if self.path is not None and self.column is None and is_json_lines(file):
                     refuse_wrapped(file, "JSON lines")
-            for piece, ends in self._pieces_of(file):
+            for piece, ends in self._file_pieces(file):
                 self._require_text(piece, file)
                 total.update(piece)
                 content.update(piece)
@@ -156,16 +156,16 @@ class Corpus:
         """Yield all text: the number of the document, a piece of it, and whether the document ends there."""
         number = 0
         for file in self.files:
-            for piece, ends in self._pieces_of(file):
+            for piece, ends in self._file_pieces(file):
                 yield number, piece, ends
                 number += ends
 
-    def _pieces_of(self, file: Path) -> Iterator[tuple[bytes, bool]]:
+    def _file_pieces(self, file: Path) -> Iterator[tuple[bytes, bool]]:
         with self._readable():
             if self.column is None:
                 yield from document_pieces(file, self.separator)
             else:
-                yield from ((_encoded(text, file), True) for text in read_texts(file, self.column))
+                yield from ((_encode(text, file), True) for text in read_texts(file, self.column))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -177,7 +177,7 @@ class Corpus:
             ) from None
 
 
-def _encoded(text: str, file: Path) -> bytes:
+def _encode(text: str, file: Path) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:  # JSON can write half of a surrogate pair

@@ -38,7 +38,7 @@ class NgramCounts:
         np.take(self.discounts, np.minimum(counts, 3), out=self.taken[1:])
         np.cumsum(self.taken[1:], out=self.taken[1:])
 
-    def _taken(self, counts: np.ndarray) -> np.ndarray:
+    def _discount(self, counts: np.ndarray) -> np.ndarray:
         taken: np.ndarray = self.discounts[np.minimum(counts, 3)]
         return taken
 
@@ -50,7 +50,7 @@ class NgramCounts:
         same = self.total[end] - self.total[begin]
         total, taken = self.total[after] - self.total[first], self.taken[after] - self.taken[first]
         some = np.maximum(total, 1)
-        return (same - self._taken(same)) / some, np.where(total > 0, taken / some, 1.0)
+        return (same - self._discount(same)) / some, np.where(total > 0, taken / some, 1.0)
 
     def estimate(self, keys: np.ndarray, below: np.ndarray) -> np.ndarray:
         """Return P(token | context) [Q], given P(token | shorter context)."""
@@ -167,9 +167,9 @@ def neighbours(rows: np.ndarray, end: int, mask: int) -> tuple[np.ndarray, np.nd
 def xz(train: bytes, test: bytes) -> float:
     """Return bits per byte of a text compressed by xz -6 after the last 8 MiB of another text."""
     train = train[-XZ_WINDOW:]
-    return 8 * (_compressed(train + test) - _compressed(train)) / len(test)
+    return 8 * (_compressed_size(train + test) - _compressed_size(train)) / len(test)
 
 
-def _compressed(text: bytes) -> int:
+def _compressed_size(text: bytes) -> int:
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": XZ_WINDOW}]
     return len(lzma.compress(text, lzma.FORMAT_RAW, filters=filters))

@@ -42,7 +42,7 @@ def read_texts(file: Path, column: str) -> Iterator[str]:
             one line.
         OSError: the file cannot be read.
     """
-    texts = _of_lines(file, column) if file.suffix.lower() in LINE_SUFFIXES else _of_arrow(file, column)
+    texts = _read_lines(file, column) if file.suffix.lower() in LINE_SUFFIXES else _read_arrow(file, column)
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise ValueError(
@@ -51,7 +51,7 @@ def read_texts(file: Path, column: str) -> Iterator[str]:
         yield text
 
 
-def _of_lines(file: Path, column: str) -> Iterator[Any]:
+def _read_lines(file: Path, column: str) -> Iterator[Any]:
     with file.open("rb") as opened:
         for number, line in enumerate(opened, 1):
             if not line.strip():
@@ -68,7 +68,7 @@ def _of_lines(file: Path, column: str) -> Iterator[Any]:
             yield row[column]
 
 
-def _of_arrow(file: Path, column: str) -> Iterator[Any]:
+def _read_arrow(file: Path, column: str) -> Iterator[Any]:
     arrow = _pyarrow(file)
     try:
         if file.suffix.lower() == ".parquet":

@@ -144,7 +144,7 @@ def divide_text(corpus: Corpus) -> Iterator[tuple[str, bytes, bool]]:
     total = int(documents.sizes[included].sum())
     small = included & (documents.sizes * 20 <= total)  # no larger than a held-out split
     if small.sum() < MIN_WHOLE_DOCUMENTS or documents.sizes[small].sum() * 2 < total:
-        yield from _at_cuts(text, [total * part // 20 for part in SPLIT_TWENTIETHS])
+        yield from _cut_pieces(text, [total * part // 20 for part in SPLIT_TWENTIETHS])
         return
     chosen = included.nonzero()[0]
     chosen = chosen[np.lexsort((documents.hashes[chosen], small[chosen]))]  # large ones first: to the training split
@@ -155,7 +155,7 @@ def divide_text(corpus: Corpus) -> Iterator[tuple[str, bytes, bool]]:
         yield SPLITS[split_of[number]], piece, ends
 
 
-def _at_cuts(text: Iterator[tuple[int, bytes, bool]], cuts: list[int]) -> Iterator[tuple[str, bytes, bool]]:
+def _cut_pieces(text: Iterator[tuple[int, bytes, bool]], cuts: list[int]) -> Iterator[tuple[str, bytes, bool]]:
     """Yield all pieces, cut at these bytes or before the character that contains them."""
     split = at = 0
     for _, piece, ends in text:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.distance_table import distances
+from pe_lab.encodings.distance_table import table_distances
 from pe_lab.encodings.families.rotary import frequencies
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
@@ -64,7 +64,7 @@ class Alibi(PositionalEncoding):
             slopes = torch.tensor(self.of_heads, dtype=torch.float64, device=h.device).to(dtype)
         else:
             slopes = self.slope_bits.to(h.device).view(torch.float64).to(dtype)
-        return Terms(distance_bias=-slopes[:, None] * distances(layout.max_distance, h.device).abs().to(dtype))
+        return Terms(distance_bias=-slopes[:, None] * table_distances(layout.max_distance, h.device).abs().to(dtype))
 
 
 class Sandwich(PositionalEncoding):
@@ -82,7 +82,7 @@ class Sandwich(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         omega = frequencies(self.dims, 10_000.0, h.device)
-        product = (distances(layout.max_distance, h.device)[:, None] * omega).cos().sum(-1)
+        product = (table_distances(layout.max_distance, h.device)[:, None] * omega).cos().sum(-1)
         ratio = (
             torch.arange(1, self.sizes.num_heads + 1, dtype=torch.float64, device=h.device) * 8 / self.sizes.num_heads
         )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.distance_table import distances
+from pe_lab.encodings.distance_table import table_distances
 from pe_lab.encodings.families.bias import alibi_slopes
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
@@ -52,7 +52,7 @@ class BAM(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
-        ahead = -distances(layout.max_distance, h.device).to(dtype)  # pos_j - pos_i
+        ahead = -table_distances(layout.max_distance, h.device).to(dtype)  # pos_j - pos_i
         if self.location is not None:
             ahead = ahead - 2 * self.location.to(dtype)[:, None].sinh()
         beta, log_scale = (x.to(dtype)[:, None] for x in (self.beta, self.log_scale))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.distance_table import distances
+from pe_lab.encodings.distance_table import table_distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even_integers
 from pe_lab.encodings.projection import project
@@ -126,7 +126,9 @@ class T5(PositionalEncoding):
         nn.init.normal_(self.table, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        bucket = bucket_index(distances(self.max_distance, h.device), self.buckets, self.num_buckets, layout.causal)
+        bucket = bucket_index(
+            table_distances(self.max_distance, h.device), self.buckets, self.num_buckets, layout.causal
+        )
         return Terms(distance_bias=self.table.to(at_least_float32(h))[bucket].T, clip=True)
 
 
@@ -169,7 +171,7 @@ class KerpleLog(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
-        distance = distances(layout.max_distance, h.device).abs().to(dtype)
+        distance = table_distances(layout.max_distance, h.device).abs().to(dtype)
         p, a = clamp_with_gradient(self.p, self.lowest, self.highest_p), clamp_with_gradient(self.a, self.lowest)
         return Terms(distance_bias=self.bias(p.to(dtype)[:, None], a.to(dtype)[:, None], distance))
 
@@ -235,7 +237,7 @@ class Fire(PositionalEncoding):
         threshold = (self.stretch.to(dtype) * self.sizes.length).abs()  # L
         # a compiled model cannot read L: it takes the form that holds for any
         if not torch.compiler.is_compiling() and layout.pos_range[1] <= threshold.item():
-            return Terms(distance_bias=self.bias(distances(layout.max_distance, h.device), threshold).T)
+            return Terms(distance_bias=self.bias(table_distances(layout.max_distance, h.device), threshold).T)
 
         def beyond(layout: Layout) -> Tensor:
             longest = threshold.clamp(min=layout.pos.to(dtype))[:, :, None]

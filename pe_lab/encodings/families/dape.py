@@ -76,9 +76,11 @@ class MapMLP(nn.Module):
                 bias: Tensor = _ByProducts.apply(*inputs)  # type: ignore[no-untyped-call]
                 return bias
             maps = z if added is None else torch.cat((z, added.expand_as(z)), 1)
-            return self._by_convolutions(maps, w1, b1, w2, b2, layout)
+            return self._map_by_convolutions(maps, w1, b1, w2, b2, layout)
 
-    def _by_convolutions(self, maps: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, layout: Layout) -> Tensor:
+    def _map_by_convolutions(
+        self, maps: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, layout: Layout
+    ) -> Tensor:
         reach = self.kernel // 2
         if reach:  # hidden maps have `reach` keys behind the last query, as behind all others
             maps = pad(maps.masked_fill(~layout.allowed, 0), (reach, 2 * reach))
@@ -229,31 +231,31 @@ class _ByProducts(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         z, added, first, second, unseen, before, *hidden_maps = ctx.saved_tensors
         kernel, H = ctx.kernel, z.shape[1]
-        of_z, of_added = torch.zeros_like(z), None if added is None else added.new_zeros(added.shape)
-        of_first, of_second = torch.zeros_like(first), torch.zeros_like(second)
-        of_b1, of_b2 = first.new_zeros(len(first)), first.new_zeros(H)
+        grad_z, grad_added = torch.zeros_like(z), None if added is None else added.new_zeros(added.shape)
+        grad_first, grad_second = torch.zeros_like(first), torch.zeros_like(second)
+        grad_b1, grad_b2 = first.new_zeros(len(first)), first.new_zeros(H)
         for block, hidden in zip(_Block.all(z, kernel, ctx.causal), hidden_maps, strict=True):
-            upstream = block.maps(of_out)
-            of_b2 += upstream.sum(1)
+            upstream = block.maps(grad_out)
+            grad_b2 += upstream.sum(1)
             copies = block.shifted(upstream)
-            of_second.addmm_(copies, hidden.T)
-            of_hidden = torch.ops.aten.leaky_relu_backward(second.T @ copies, hidden, 0.01, True)
-            block.clear(of_hidden, before)
-            of_b1 += of_hidden.sum(1)
-            of_first.addmm_(of_hidden, block.shifted(_input_maps(block, unseen, z, added)).T)
-            of_maps = block.pairs(block.folded(first.T @ of_hidden))
+            grad_second.addmm_(copies, hidden.T)
+            grad_hidden = torch.ops.aten.leaky_relu_backward(second.T @ copies, hidden, 0.01, True)
+            block.clear(grad_hidden, before)
+            grad_b1 += grad_hidden.sum(1)
+            grad_first.addmm_(grad_hidden, block.shifted(_input_maps(block, unseen, z, added)).T)
+            grad_maps = block.pairs(block.folded(first.T @ grad_hidden))
             if unseen is not None:
-                of_maps.masked_fill_(block.part(unseen), 0)
-            block.part(of_z).copy_(of_maps[:H].transpose(0, 1))
-            if of_added is not None:
-                place = block.part(of_added)
-                place.copy_(of_maps[H:].transpose(0, 1).sum_to_size(place.shape))
-        of_w1 = of_first.view(len(first), kernel, 1, -1).permute(0, 3, 2, 1)
-        of_w2 = of_second.view(kernel, H, 1, -1).flip(0).permute(1, 3, 2, 0)
-        return of_z, of_added, of_w1, of_b1, of_w2, of_b2, None, None, None
+                grad_maps.masked_fill_(block.part(unseen), 0)
+            block.part(grad_z).copy_(grad_maps[:H].transpose(0, 1))
+            if grad_added is not None:
+                place = block.part(grad_added)
+                place.copy_(grad_maps[H:].transpose(0, 1).sum_to_size(place.shape))
+        grad_w1 = grad_first.view(len(first), kernel, 1, -1).permute(0, 3, 2, 1)
+        grad_w2 = grad_second.view(kernel, H, 1, -1).flip(0).permute(1, 3, 2, 0)
+        return grad_z, grad_added, grad_w1, grad_b1, grad_w2, grad_b2, None, None, None
 
 
 def _input_maps(block: _Block, unseen: Tensor | None, z: Tensor, added: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.encodings.families.rotary import RoPE
-from pe_lab.encodings.options import Positive, between
+from pe_lab.encodings.options import Positive, number_range
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing
 
@@ -40,7 +40,7 @@ class DroPE(RoPE):
         name: str = "drope",
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
-        drop_at: Annotated[float, between(0, 1)] = 0.875,
+        drop_at: Annotated[float, number_range(0, 1)] = 0.875,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
         self.drop_at = drop_at

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pe_lab.encodings.base import at_least_float32
-from pe_lab.encodings.distance_table import distances
+from pe_lab.encodings.distance_table import table_distances
 from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.encodings.families.stick import inverse_softplus
 from pe_lab.encodings.layout import Layout
@@ -72,7 +72,7 @@ class ExpoSB(RoPE):
         amplitude = 1 + 0.2 * (-softplus(self.raw.to(dtype))[:, None, None] * pos).exp()
         rotary = Rotary(rope.cos * amplitude, rope.sin * amplitude, self.pairing)
         gain = self.weight.to(dtype)[:, None] * self.band(dtype, h.device)
-        fade = 0.7 + 0.3 * (-0.005 * distances(layout.max_distance, h.device).abs().to(dtype)).exp()[None]
+        fade = 0.7 + 0.3 * (-0.005 * table_distances(layout.max_distance, h.device).abs().to(dtype)).exp()[None]
         terms = Terms(rotary_q=rotary, rotary_k=rotary, gain=gain)
         return (
             replace(terms, logit_factors=fade) if self.form == "literal" else replace(terms, distance_bias=fade.log())

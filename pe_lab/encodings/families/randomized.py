@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.families.table import require_in_table, require_rows
+from pe_lab.encodings.families.table import require_enough_rows, require_in_table
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Distance, OptionError, PositionCount, prefix_errors
 from pe_lab.encodings.sizes import Sizes
@@ -132,7 +132,7 @@ class Randomized(AtDrawnPositions):
         encoding: Callable[[Sizes], PositionalEncoding],
         max_len: PositionCount = 2048,
     ) -> None:
-        require_rows(max_len, sizes.length)
+        require_enough_rows(max_len, sizes.length)
         super().__init__(sizes, name, encoding, max_len)
         self.max_len = max_len
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.distance_table import distances, table_index, table_lookup
+from pe_lab.encodings.distance_table import table_distances, table_index, table_lookup
 from pe_lab.encodings.families.absolute import sinusoid
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
@@ -37,7 +37,7 @@ def products_by_distance(x: Tensor, rows: Tensor, distance: Tensor, narrow: bool
     return products.gather(-1, index.expand(*products.shape[:-1], -1))
 
 
-def _by_tiles(k: Tensor, rows: Tensor, distance: Tensor) -> Tensor:
+def _tiled_products(k: Tensor, rows: Tensor, distance: Tensor) -> Tensor:
     """Return the inner products of k_j with the row of minus its distance from i, [B, H, N, S], for a few queries.
 
     Only distances within a tile of keys are near each other.
@@ -141,7 +141,7 @@ class TransformerXL(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
-        s = sinusoid(distances(layout.max_distance, h.device), self.sizes.width, self.theta, dtype)
+        s = sinusoid(table_distances(layout.max_distance, h.device), self.sizes.width, self.theta, dtype)
         rows = project(s, self.project.weight).unflatten(-1, self.u.shape).transpose(0, 1)
         return Terms(content_bias=partial(self, rows=rows))
 
@@ -230,7 +230,7 @@ class Deberta(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype, heads = at_least_float32(h), (self.sizes.num_heads, self.sizes.head_dim)
         table = (self.owner[0] if self.owner else self).table
-        rows = table.to(dtype)[self.row(distances(layout.max_distance, h.device))]
+        rows = table.to(dtype)[self.row(table_distances(layout.max_distance, h.device))]
         position_q, position_k = (
             project(rows, layer.weight).unflatten(-1, heads).transpose(0, 1)
             for layer in (self.project_q, self.project_k)
@@ -250,7 +250,7 @@ class Deberta(PositionalEncoding):
         with torch.autocast(q.device.type, enabled=False):
             to_position = products_by_distance(q.to(dtype), position_k, distance, narrow)
             if narrow:  # a block of queries: there are some ten nodes for each tile of keys
-                to_content = recompute(_by_tiles, k.to(dtype), position_q, distance)
+                to_content = recompute(_tiled_products, k.to(dtype), position_q, distance)
             else:
                 to_content = products_by_distance(k.to(dtype), position_q, -distance.mT).mT
         scale: float = (3 * self.sizes.head_dim) ** -0.5

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.angles import FULL_TURN, angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import AtLeastOne, Dimensions, OptionError, Positive, between, integers
+from pe_lab.encodings.options import AtLeastOne, Dimensions, OptionError, Positive, integers, number_range
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
@@ -199,7 +199,7 @@ class PRoPE(RoPE):
         name: str = "p_rope",
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
-        p: Annotated[float, between(0, 1)] = 0.75,
+        p: Annotated[float, number_range(0, 1)] = 0.75,
         factor: AtLeastOne = 1.0,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)

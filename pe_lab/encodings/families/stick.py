@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.distance_table import distances
+from pe_lab.encodings.distance_table import table_distances
 from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
@@ -82,7 +82,7 @@ class RotaryStickBreaking(RoPE):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
         rate = nn.functional.softplus(self.raw.to(dtype))
-        bias = -rate[:, None] * distances(layout.max_distance, h.device).abs().to(dtype)
+        bias = -rate[:, None] * table_distances(layout.max_distance, h.device).abs().to(dtype)
         return replace(
             super().terms(h, layout),
             distance_bias=bias,

@@ -39,7 +39,7 @@ class Table(Absolute):
         share: Literal["layers", "none"] = "layers",
     ) -> None:
         super().__init__(sizes, name, at, combine)
-        require_rows(max_len, sizes.length)
+        require_enough_rows(max_len, sizes.length)
         self.per_layer = share == "none"
         if self.per_layer and at == "input":
             raise OptionError("share=none needs at=every_layer or query_key, got at=input: it is added once")
@@ -69,7 +69,7 @@ class UnfitTableError(UnfitError, OptionError):
     """Raised if a table has fewer rows than training has positions."""
 
 
-def require_rows(max_len: int, length: int) -> None:
+def require_enough_rows(max_len: int, length: int) -> None:
     """Raise UnfitTableError if the table has fewer rows than training needs."""
     if max_len < length:
         raise UnfitTableError(

@@ -9,7 +9,7 @@ from torch.nn.functional import layer_norm
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.families.bias_learned import bucket_index, bucket_tables
-from pe_lab.encodings.families.table import require_in_table, require_rows
+from pe_lab.encodings.families.table import require_enough_rows, require_in_table
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, PositionCount, even_integers
 from pe_lab.encodings.projection import project
@@ -55,7 +55,7 @@ class Tupe(PositionalEncoding):
         max_distance: Distance = 128,
     ) -> None:
         super().__init__(sizes, name)
-        require_rows(max_len, sizes.length)
+        require_enough_rows(max_len, sizes.length)
         self.max_len, self.untied_first = max_len, untied_first
         self.relative, self.num_buckets, self.max_distance = relative, num_buckets, max_distance
         buckets = bucket_tables(num_buckets, max_distance, sizes.causal)
@@ -90,11 +90,11 @@ class Tupe(PositionalEncoding):
     def _pair_bias(self, dtype: torch.dtype, layout: Layout) -> Tensor:
         """Return what is added to the logits of a layout, [B|1, H, T, S]."""
         with torch.autocast(self.table.device.type, enabled=False):
-            added = self._of_positions(layout, dtype)
+            added = self._position_terms(layout, dtype)
         if self.relative:
-            added = added + self._of_distance(layout, dtype)
+            added = added + self._distance_terms(layout, dtype)
         if self.untied_first:
-            first_query, first_key = self._of_first(dtype)
+            first_query, first_key = self._first_token_terms(dtype)
             first = _is_first(layout.of_keys)
             added = torch.where(first[:, None, None, :], first_key[:, None, None], added)
             if not layout.causal:
@@ -114,7 +114,7 @@ class Tupe(PositionalEncoding):
         heads: Tensor = projected.unflatten(-1, (self.sizes.num_heads, self.sizes.head_dim))
         return heads
 
-    def _of_positions(self, layout: Layout, dtype: torch.dtype) -> Tensor:
+    def _position_terms(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         """Return U_q p_i . U_k p_j / sqrt(2d), [B|1, H, T, S]."""
         # padding may have any position: its rows are not used, but must exist
         row_q, row_k = (
@@ -123,12 +123,12 @@ class Tupe(PositionalEncoding):
         q, k = self._project(row_q, dtype, 0), self._project(row_k, dtype, 1)
         return (q.transpose(1, 2) @ k.permute(0, 2, 3, 1)) * self._scale
 
-    def _of_distance(self, layout: Layout, dtype: torch.dtype) -> Tensor:
+    def _distance_terms(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         """Return b for all pairs, [B|1, H, T, S]."""
         bucket = bucket_index(layout.distance, self.buckets, self.num_buckets, layout.causal)
         return self.distance_bias.to(dtype)[bucket].permute(0, 3, 1, 2)
 
-    def _of_first(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _first_token_terms(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return what the first token's row of logits has in place of its terms, and its column, each [H]."""
         with torch.autocast(self.table.device.type, enabled=False):
             row = torch.arange(2, device=self.table.device)

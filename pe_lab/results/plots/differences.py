@@ -17,7 +17,7 @@ from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, PAPER, STYLE
 
-OUTLYING, MIN_OUTLYING = 2.0, 4  # see `outlying`
+OUTLYING, MIN_OUTLYING = 2.0, 4  # see `are_outlying`
 MAX_OUTLYING = 0.5  # share of the rows of a panel
 SQUEEZED = 1.5  # factor by which an axis is wider, from which what an outlying seed causes is beyond its edge
 EDGE = 0.05  # share of what an axis shows that is free at both ends
@@ -59,10 +59,10 @@ def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | No
         groups.setdefault(str(tasks.get(setting, "")), []).append(setting)
     extents: dict[str, tuple[float, float]] = {}
     for settings in groups.values():
-        extent = _extent(data[data["setting"].isin(settings)], _of_settings(seeds, settings))
+        extent = _extent(data[data["setting"].isin(settings)], _in_settings(seeds, settings))
         extents |= dict.fromkeys(settings, extent)
     for setting, axes in panels.items():
-        here, of_seeds = data[data["setting"] == setting], _of_settings(seeds, [setting])
+        here, of_seeds = data[data["setting"] == setting], _in_settings(seeds, [setting])
         axes.set_xlim(*extents[setting])
         if len(of_seeds):
             heights = of_seeds["pe"].map(names.index).astype(float) + DOT_SPREAD * of_seeds["place"]
@@ -106,11 +106,11 @@ def _seed_differences(data: pd.DataFrame, names: list[str], metric: str, rows: p
     return seed_values(paired, list(paired["setting"]))
 
 
-def _of_settings(seeds: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
+def _in_settings(seeds: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
     return seeds[seeds["setting"].isin(settings)] if len(seeds) else seeds
 
 
-def outlying(seeds: pd.DataFrame) -> pd.Series:
+def are_outlying(seeds: pd.DataFrame) -> pd.Series:
     """Return whether each seed is farther from the median of the others of its mean than OUTLYING times their range.
 
     Args:
@@ -128,7 +128,7 @@ def _extent(data: pd.DataFrame, seeds: pd.DataFrame) -> tuple[float, float]:
     """Return the ends of the x axis of the panels of a task, see `forest`."""
     margin = data["margin"].max()
     always = [0.0, *data["difference"].dropna(), *([-margin, margin] if np.isfinite(margin) else [])]
-    apart = outlying(seeds)
+    apart = are_outlying(seeds)
     if len(seeds):  # a seed of the baseline is in all rows
         share = apart.groupby(seeds["setting"]).sum() / data.groupby("setting")["pe"].size()
         apart &= seeds["setting"].map(share) <= MAX_OUTLYING

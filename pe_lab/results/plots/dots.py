@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pe_lab.results.number_text import between
+from pe_lab.results.number_text import range_in_words
 from pe_lab.results.styles import style
 from pe_lab.system.drawing import INK
 
@@ -61,7 +61,7 @@ def seed_handles(data: pd.DataFrame, seeds: pd.DataFrame, band: bool = False, ba
     """
     handles: list[Artist] = []
     if len(seeds):
-        label = f"one of {between(data['seeds'], 'g', ' to ')} seeds"
+        label = f"one of {range_in_words(data['seeds'], 'g', ' to ')} seeds"
         handles.append(Line2D([], [], marker="o", color=DOT_COLOUR, label=label, **DOT))
     if data["low"].notna().any():
         handles += [Patch(color=(DOT_COLOUR, 0.25), label=INTERVAL)] * band

@@ -359,7 +359,7 @@ def test_tuning_gets_past_every_kernel(
     table = tmp_path / "blocks.json"
     table.write_text(tune.launch_parameters.TABLE_FILE.read_text())
     monkeypatch.setattr(tune.launch_parameters, "TABLE_FILE", table)
-    monkeypatch.setattr(tune.launch_parameters, "architecture_of", lambda device: "sm_90")
+    monkeypatch.setattr(tune.launch_parameters, "device_architecture", lambda device: "sm_90")
     for name, value in {"HEADS": 1, "LENGTH": T, "TOKENS": T}.items():
         monkeypatch.setattr(tune, name, value)
     monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: iter(()))

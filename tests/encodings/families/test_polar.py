@@ -145,7 +145,7 @@ def test_queries_and_keys_in_low_precision_are_rounded_after_the_logarithm() -> 
 def test_the_scale_is_that_of_the_dimensions_before() -> None:
     terms = PoPE(SIZES).terms(torch.zeros(1, 3, H * d), Layout.whole(1, 3, causal=True))
     assert terms.lift.head_dim == 2 * d
-    assert reference.scale_of(torch.zeros(1, H, 3, d), terms) == d**-0.5
+    assert reference.logit_scale(torch.zeros(1, H, 3, d), terms) == d**-0.5
 
 
 @pytest.mark.proves("pope", by="x-transformers")
