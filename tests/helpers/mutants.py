@@ -531,7 +531,7 @@ MUTANTS = [
         "opt",
         "model_families.py",
         ("weight[part.embed_positions.offset :]", "weight[: -part.embed_positions.offset]"),
-        ('_opt_positions, _table("embed_positions")', "_of_opt, _nothing"),
+        ('_opt_positions, _table("embed_positions")', "_opt_positions, _remove_nothing"),
     ),
     *of_model(
         "roberta",
@@ -583,14 +583,14 @@ MUTANTS = [
             "TablePositions(part.embeddings.position_embeddings.weight)",
             "TablePositions(part.embeddings.position_embeddings.weight.flip(0))",
         ),
-        ('remove=_table("embeddings.position_embeddings")', "remove=_nothing"),
+        ('remove=_table("embeddings.position_embeddings")', "remove=_remove_nothing"),
         ('value="value",', 'value="query",'),
     ),
     *of_model(
         "gpt2",
         "model_families.py",
         ("TablePositions(part.wpe.weight)", "TablePositions(part.wpe.weight.flip(0))"),
-        ('remove=_table("wpe")', "remove=_nothing"),
+        ('remove=_table("wpe")', "remove=_remove_nothing"),
         ('value="c_attn",\n        fused="blocks"', 'value="c_attn",\n        fused="heads"'),
     ),
     *of_model(
