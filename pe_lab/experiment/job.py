@@ -177,6 +177,8 @@ class Job:
         with self.run.lease() as mine:
             if not mine:
                 return _Turn.BUSY
+            if self.is_trained:  # meanwhile, by another process
+                return _Turn.TAKEN
             if self.cell.target not in self.run.requested():
                 return _Turn.UNWANTED
             self._train()

@@ -374,6 +374,8 @@ def write_outcomes(seeds: list[TunedSeed]) -> None:
             shown = verdicts[[*tuned_outcomes.tuned_settings(outcomes), "pe", "difference", "low", "high", "verdict"]]
             shown = shown.rename(columns={"difference": f"difference, {unit}"})
             print(f"{as_text(shown.round(4), [])}\n")
+    if note := tuned_outcomes.unsolved_note(outcomes):
+        print(note)
     if note := tuned_outcomes.seed_note(outcomes):
         print(note)
     if note := tuned_outcomes.edge_note(outcomes, cfg.tune.rates):

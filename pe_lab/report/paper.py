@@ -37,7 +37,7 @@ from pe_lab.results.frame import Results
 from pe_lab.results.learned import not_learned_note
 from pe_lab.results.number_text import range_in_words
 from pe_lab.results.summary_table import summarise
-from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings
+from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings, unsolved_note
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
 from pe_lab.statistics.moderation import MIN_ENCODINGS
@@ -151,6 +151,8 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
         )
     quantity, where = _compared_quantity(subject.metric), task_and_settings(cells)
     caption = f"Paired differences in {quantity} from {subject.baseline}{where}, {tested}"
+    if isinstance(subject, TunedSubject) and (note := unsolved_note(subject.outcomes)):
+        caption += f". {note.removesuffix('.')}"
     digits, varied = decimals(lines), varied_columns(lines, displayed_settings(cells, setting_columns(cells)))
     shown = lines[[*varied, "pe", "seeds"]].rename(columns={"pe": "encoding"})
     shown = shown.assign(

@@ -137,8 +137,8 @@ def seed_note(outcomes: pd.DataFrame, advice: bool = True) -> str:
 def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[float] = (), advice: bool = True) -> str:
     """Return sentences on the encodings whose best rate is the lowest or the highest that was tried in many seeds.
 
-    Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
-    Empty where no encoding has more than MAX_AT_EDGE of its seeds there.
+    Outcomes that did not solve their task are left out, which the sentences say: where nothing was learned, chance
+    chooses among the rates. Empty where no encoding has more than MAX_AT_EDGE of its seeds there.
 
     Args:
         outcomes: see `outcome_table`.
@@ -157,18 +157,28 @@ def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[f
     is_low = at[LR].astype(float) < at["pe"].map({pe: np.sqrt(tried[0] * tried[-1]) for pe, tried in grids.items()})
     low, high = is_low.any(), not is_low.all()
     beyond = "lower and higher" if low == high else "lower" if low else "higher"
+    unsolved = outcomes["solved"].eq(False)
+    every = "In every seed" + " that solved the task" * bool(unsolved.any())
+    every += f" ({', '.join(map(str, shares.index))})" * (len(shares) < outcomes["pe"].nunique())
     if (shares == 1).all() and low != high:
-        start = f"In every seed the {'lowest' if low else 'highest'} learning rate that was tried was best"
+        start = f"{every} the {'lowest' if low else 'highest'} learning rate that was tried was best"
     elif all(len(tried) == 2 for tried in grids.values()):  # each is an edge
         start = "Two learning rates were tried, so each best one is the lowest or the highest"
     elif (shares == 1).all():
-        start = "In every seed the best learning rate is the lowest or the highest that was tried"
+        start = f"{every} the best learning rate is the lowest or the highest that was tried"
     else:
         where = ", ".join(f"{name} {share:.0%}" for name, share in edge_shares.items())
         which = "lowest or the highest" if low == high else "lowest" if low else "highest"
         start = f"The {which} learning rate that was tried was best in many seeds: {where}"
     text = f"{start}. The best may lie beyond"
     return f"{text}: add {beyond} rates." if advice else f"{text}."
+
+
+def unsolved_note(outcomes: pd.DataFrame) -> str:
+    """Say how runs that did not solve their task count; empty where there are none."""
+    if not outcomes["solved"].eq(False).any():
+        return ""
+    return "A run that did not solve the task counts as the last step, though it would take more."
 
 
 def tried_rates(

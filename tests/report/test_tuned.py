@@ -21,7 +21,14 @@ from pe_lab.report.sections import figures, sections
 from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned_note
-from pe_lab.results.tuned_outcomes import compare_all_pairs, compare_with_baseline, edge_note, endpoint, tried_rates
+from pe_lab.results.tuned_outcomes import (
+    compare_all_pairs,
+    compare_with_baseline,
+    edge_note,
+    endpoint,
+    tried_rates,
+    unsolved_note,
+)
 from pe_lab.results.verdict_marks import few_runs
 
 LOSS = {"rope": 0.5, "lrope": 0.5, "alibi": 0.3, "learnable": 0.9, "t5": 0.52}
@@ -534,6 +541,20 @@ def test_the_edge_is_that_of_the_rates_that_an_encoding_was_tried_at() -> None:
     assert note == edge_note(found.assign(**{"optimizer.lr": [0.01, 0.01]}), rates)  # both at the highest
     lower = found.assign(**{"optimizer.lr": [0.01, 0.001]})
     assert len({note, edge_note(lower, rates, scaled), edge_note(lower[1:], rates, scaled)}) == 3
+
+
+def test_of_rates_at_the_edge_unsolved_seeds_are_said_to_be_left_out() -> None:
+    """They chose the highest rate; those that solved the task, of one encoding, the lowest."""
+    chosen = {"pe": ["rope", "alibi"], "seed": 0, "y": [8.0, 10.0], "solved": [True, False], "edge": True}
+    found = pd.DataFrame(chosen | {"optimizer.lr": [0.003, 0.01]})
+    note = edge_note(found, (0.003, 0.01))
+    assert "solved" in note
+    assert "rope" in note
+    assert "lowest" in note
+    assert unsolved_note(found)
+    everywhere = found.assign(solved=True, **{"optimizer.lr": 0.003})
+    assert "solved" not in edge_note(everywhere, (0.003, 0.01))
+    assert not unsolved_note(everywhere)
 
 
 def test_a_folder_without_cells_is_described(tmp_path: Path, monkeypatch, capsys) -> None:
