@@ -223,7 +223,7 @@ def test_the_sweeper_needs_a_program_that_sweeps() -> None:
     (sweeper,) = [one for one in Plugins.instance().discover(Sweeper) if one.__name__ == "PeLabSweeper"]
     made = sweeper(params={}, workers=-1)
     made.setup(hydra_context=None, task_function=print, config=None)
-    with pytest.raises(ValueError, match=r"hydra/sweeper=pe_lab needs .*pe_lab\.run"):
+    with pytest.raises(ValueError, match=r"hydra/sweeper=pe_lab needs .*pe-lab run"):
         made.sweep([])
 
 

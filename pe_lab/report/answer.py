@@ -282,8 +282,11 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         each = sequential(subject.compared, decided)
         first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
         return first, _against(subject, decided)
+    if (lines := subject.compared.asked()).empty:
+        alone = "No setting in which an encoding has learned the task has results of two encodings."
+        return alone, f"Encodings were trained {rates_in_words(subject.results)}."
     each, whole = undecided_by_setting(subject.compared), overall(subject.compared)
-    lines, tasks = subject.compared.asked(), len(each) <= MAX_TASKS and only_tasks_vary(cells)
+    tasks = len(each) <= MAX_TASKS and only_tasks_vary(cells)
     how = _against(subject, lines)
     if is_control(cells) and whole is not None:
         return _control(subject, whole), how

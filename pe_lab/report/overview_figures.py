@@ -56,7 +56,7 @@ def overview_comparisons(compared: Families, decided: pd.DataFrame | None) -> tu
     lines = sort_by_setting(lines, names)
     words = pd.Series(settings_in_words(lines, names), lines.index)
     count, rows = words.nunique(), compared.tables[GRID_TABLE][0]
-    last = words.iloc[-1]
+    last = words.iloc[-1] if len(words) else ""
     where = f" at {last}, one of {count} settings, which are not averaged" if count > 1 else ""
     if name == POOLED:
         where = f", averaged over {len(rows[setting_columns(rows)].drop_duplicates())} settings"

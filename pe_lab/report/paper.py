@@ -31,6 +31,7 @@ from pe_lab.results.columns import (
     length_column,
     setting_columns,
     sort_by_setting,
+    sorted_values,
     value_text,
 )
 from pe_lab.results.frame import Results
@@ -377,7 +378,7 @@ def _cell(value: Any) -> str:
 
 
 def _values(column: pd.Series) -> list[str]:
-    return [value_text(value) for value in column.drop_duplicates().sort_values()]
+    return [value_text(value) for value in (*sorted_values(column), *column[column.isna()].head(1))]
 
 
 def decimals(lines: pd.DataFrame) -> int:

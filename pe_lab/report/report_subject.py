@@ -10,7 +10,7 @@ from pe_lab.report.best_candidates import BestCandidates, metric_description
 from pe_lab.report.parts import Code, Part, ReportTable, Section
 from pe_lab.report.sequential_verdicts import decisions, with_decisions
 from pe_lab.results import study_comparisons
-from pe_lab.results.columns import displayed_settings, lower_is_better, setting_columns, value_text
+from pe_lab.results.columns import displayed_settings, lower_is_better, setting_columns, sorted_values, value_text
 from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Families, Margin
@@ -141,9 +141,7 @@ def results_section(subject: ReportSubject, verdicts: bool = True) -> Section:
     if len(cells):
         varied = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
         counts = [count_in_words(cells["pe"].nunique(), "encoding")]
-        counts += [
-            f"{name} {', '.join(value_text(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied
-        ]
+        counts += [f"{name} {', '.join(map(value_text, sorted_values(cells[name])))}" for name in varied]
         seeds = tuple(sorted(cells["seed"].unique()))
         told = f"{'; '.join(counts)}; seeds {seeds_in_words(seeds)}"
         parts.append(f"{count_in_words(len(cells), 'cell')} (trained models, each at one length of training): {told}.")

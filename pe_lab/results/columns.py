@@ -131,6 +131,11 @@ def length_column(rows: pd.DataFrame) -> str:
     return "steps" if "steps" in rows and rows["steps"].notna().all() else "epochs"
 
 
+def sorted_values(column: pd.Series) -> list[Any]:
+    """Return the different values of a setting, numbers before texts such as null; missing ones are left out."""
+    return sorted(column.dropna().unique(), key=lambda value: (isinstance(value, str), value))
+
+
 def displayed_settings(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Return the named setting columns, without epochs where trainings are counted in steps: both say the same."""
     return [name for name in names if name != "epochs" or length_column(rows) == "epochs"]

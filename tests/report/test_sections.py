@@ -2,17 +2,20 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from helpers.frames import results_of
-from helpers.reports import PES, learned, made_curves, made_records, question, store
+from helpers.reports import PES, learned, made_cells, made_curves, made_records, question, store
 from pe_lab import statistics
 from pe_lab.report import answer, recommendations
 from pe_lab.report import sections as sections_module
 from pe_lab.report.comparing import methods_section
+from pe_lab.report.page import html
+from pe_lab.report.paper import write
 from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.recommendations import choices
 from pe_lab.report.report_subject import cautions
@@ -220,3 +223,22 @@ def test_learning_curves_of_many_settings_are_folded(cells, depths):
     rows = pd.concat([cells[cells["depth"] == 1].assign(depth=1 + depth) for depth in range(depths)], ignore_index=True)
     (part,) = sections_module._curves(question(results_of(rows, curves=made_curves(rows)))).parts
     assert isinstance(part, Collapsible) == (depths == 8)
+
+
+@pytest.mark.parametrize("kind", ["shared", "apart", "one learned"])
+def test_cells_of_several_models_in_one_ledger_have_a_report(kind: str, tmp_path: Path) -> None:
+    """Their settings are null in some and numbers in others; perhaps no two encodings share a setting."""
+    cells = learned(made_cells({"none": 0.5, "rope": 0.6, "alibi": 0.7}))
+    cells = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
+    rows = {"none": ["null"], "rope": [1], "alibi": [2]}
+    if kind == "shared":
+        rows = {"none": ["null", 1], "rope": [1], "alibi": ["null"]}
+    parts = [cells[cells["pe"] == pe].assign(**{"trainer.clip": clip}) for pe, clips in rows.items() for clip in clips]
+    mixed = pd.concat(parts, ignore_index=True)
+    mixed.insert(2, "trainer.clip", mixed.pop("trainer.clip"))
+    if kind == "one learned":
+        mixed.loc[mixed["pe"] != "none", ["floor_bayes_loss", "floor_position_blind_loss"]] = 0.0, 0.1
+    subject = question(results_of(mixed), baseline="none")
+    page = html("mixed", sections(subject))
+    assert (kind == "shared") != ("No setting" in page)
+    assert write(subject, tmp_path / "paper")

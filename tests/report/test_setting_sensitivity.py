@@ -98,4 +98,4 @@ def test_the_page_on_sensitivity_quotes_the_report() -> None:
     assert parts[0].removeprefix("`sininit` (as asked) against `rope`. ") in text
     (shares,) = (part.data for part in parts if isinstance(part, ReportTable) and "share" in part.data)
     share = shares.set_index("effect").loc["depth", "share"]
-    assert f"A depth that takes {100 * share:.0f} % of it" in text
+    assert f"If depth has a share of {100 * share:.0f} %" in text

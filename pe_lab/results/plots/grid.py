@@ -53,7 +53,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
         values = rows.assign(value=rows[f"floor_{floor}_{metric}"], pe=name)
         floor_rows[name] = means(values).set_index("setting")["mean"].reindex(settings)
     wide = data.pivot(index="pe", columns="setting", values="mean")
-    wide = wide.loc[rows["pe"].unique(), data["setting"].unique()]
+    wide = wide.loc[rows.loc[words.isin(settings), "pe"].unique(), data["setting"].unique()]
     sign = 1 if lower_is_better(metric) else -1
     wide = wide.loc[(sign * wide).rank().mean(axis=1).sort_values(kind="stable").index]
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide

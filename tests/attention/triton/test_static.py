@@ -216,6 +216,6 @@ def test_every_key_of_the_table_has_a_case_that_finds_its_blocks() -> None:
 def test_a_case_has_the_terms_of_its_load() -> None:
     case = case_of("sm_90", "backward_keys float32 32 mixed")
     assert (case.kernel, case.dtype, case.head_dim, case.causal) == ("backward_keys", torch.float32, 32, True)
-    assert case.there == {"BIAS", "GATE", "DECAY", "DROPOUT"}
-    assert case_of("sm_90", "stick_forward bfloat16 64 table").there == {"BIAS", "DOWN", "SELF"}
-    assert case_of("sm_90", "forward bfloat16 64 table", packed=True).there == {"BIAS", "SEGMENTED"}
+    assert case.enabled == {"BIAS", "GATE", "DECAY", "DROPOUT"}
+    assert case_of("sm_90", "stick_forward bfloat16 64 table").enabled == {"BIAS", "DOWN", "SELF"}
+    assert case_of("sm_90", "forward bfloat16 64 table", packed=True).enabled == {"BIAS", "SEGMENTED"}
