@@ -34,7 +34,7 @@ from pe_lab.results.learned import filter_learned_cells, filter_learned_comparis
 from pe_lab.results.number_text import range_in_words
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.study_declaration import read_declared
-from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
+from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings, unsolved_note
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS, Endpoint, Families, Verdict
 from pe_lab.statistics.comparisons import count_in_words, exchange_pairs
 from pe_lab.system.exact_csv import read_csv
@@ -252,7 +252,12 @@ class TunedSubject(ReportSubject):
         if names := self.diverged:
             which = join_words(list(dict.fromkeys(names)))
             said.append(f"At every learning rate {count_in_words(len(names), 'cell')} diverged, in no mean: {which}.")
-        said += [seed_note(self.outcomes), *([] if self.first_tables else [edge]), self._chosen_early()]
+        said += [
+            unsolved_note(self.outcomes),
+            seed_note(self.outcomes),
+            *([] if self.first_tables else [edge]),
+            self._chosen_early(),
+        ]
         return [*filter(None, said), *surroundings(self.results.cells)]
 
     @property
