@@ -85,7 +85,8 @@ def capture_on_cuda(function: Callable[[], None]) -> Replay:
 
     Raises:
         RuntimeError: the function does something that a graph cannot contain. The random generator of the device and
-        the current stream are then restored, because PyTorch leaves both in a capturing state and refuses later draws.
+            the current stream are then restored, because PyTorch leaves both in a capturing state and refuses later
+            draws.
     """
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.current_stream()
