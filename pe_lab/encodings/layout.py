@@ -170,7 +170,7 @@ class Layout(LayoutProperties):
         Args:
             attributes: those that the subclass adds.
         """
-        return kind(**{part.name: getattr(self, part.name) for part in fields(Layout)}, **attributes)
+        return kind(**{name: getattr(self, name) for name in _FIELDS}, **attributes)
 
     def with_source(self, source: "Layout") -> "Layout":
         """Return this layout with another one of equal content, which computes its facts."""
@@ -338,3 +338,6 @@ def _require_marks(marks: Tensor, segment: Tensor) -> None:
         raise ValueError(f"marks must be integers, got {marks.dtype}")
     if marks.shape != segment.shape:
         raise ValueError(f"marks must be one for each token, {list(segment.shape)}, got {list(marks.shape)}")
+
+
+_FIELDS = tuple(part.name for part in fields(Layout))  # read here, as torch.compile cannot read them
