@@ -289,7 +289,7 @@ def _run(command_line: list[str], train: bool) -> None:
     multirun = arguments.multirun or "hydra.mode=MULTIRUN" in overrides
     if arguments.help:
         conf, shown = config.find_folders(), [argument for argument in overrides if argument != "all"]
-        config.single_valued_overrides([word for word in shown if word not in conf.files], multirun)
+        config.single_valued_overrides([word for word in shown if "=" in word], multirun)
         print(help_text(conf, shown, every=shown != overrides, train=train))
         return
     if not shows:

@@ -50,6 +50,8 @@ WRONG = {  # with what the line must mention
     "run --config-dir conf model=mine": ["model/mine.yaml", "did you mean depth?"],
     "run --config-dir conf trainer=mine": ["trainer/mine.yaml", "did you mean batch_size?"],
     "run --config-dir conf optimizer=mine": ["optimizer.warmup_steps"],
+    "run --help nosuch": ["nosuch", "run --help all"],
+    "run --help learning_rate": ["did you mean optimizer.lr?"],
     "evaluate pe=rope": ["ledger"],
     "evaluate pe=rope evaluate.policy=yarnn": ["did you mean yarn?"],
     "evaluate pe=rope probe=positon": ["did you mean position?"],

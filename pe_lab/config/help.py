@@ -5,8 +5,9 @@ from pathlib import Path
 from textwrap import fill
 
 from pe_lab.config.config_folders import ConfigFolders
+from pe_lab.config.errors import OTHER_NAMES
 from pe_lab.config.reference import Setting, common_settings, first_comment, read_config_settings, settings_of_config
-from pe_lab.system.names import HELP_COMMAND, unknown_name_message
+from pe_lab.system.names import HELP_COMMAND, nearest_names, unknown_name_message
 
 WIDTH = 100
 EVALUATE_SETTINGS = ("evaluate", "ledger", "study_name")  # that pe-lab evaluate is for, beside probe
@@ -35,18 +36,19 @@ def help_text(conf: ConfigFolders, overrides: list[str], every: bool, train: boo
 
     Args:
         conf: the files that can be chosen.
-        overrides: the overrides of the command line; the settings of what they choose are shown.
+        overrides: the overrides of the command line, or names of groups and settings; what they choose is shown.
         every: whether all settings are shown, and not only the ones that are changed most.
         train: whether it is the help of pe-lab run, and not that of pe-lab evaluate.
 
     Raises:
-        ValueError: an override chooses what does not exist.
+        ValueError: an override names or chooses what does not exist.
     """
     choices = [override.lstrip("+").partition("=") for override in overrides]
     named = [(group, name.strip()) for group, _, names in choices for name in names.strip("[]").split(",")]
     for group, name in named:
         if group in conf.files and name and name not in (names := conf.names(group)):
             raise ValueError(unknown_name_message(group, names, name, listing=HELP_COMMAND))
+    settings = _named_settings(conf, [key for key, _, _ in choices])
     chosen = [(group, name) for group, name in named if conf.file(group, name)]
     groups = [group for group, name in named if group in conf.files and not name]
     parts = [USAGE if train else EVALUATE_USAGE]
@@ -56,7 +58,9 @@ def help_text(conf: ConfigFolders, overrides: list[str], every: bool, train: boo
         lines = file.read_text(encoding="utf-8").splitlines()
         title = next((line.removeprefix("# ") for line in lines if line[:2] == "# " and "@package" not in line), "")
         parts.append("\n".join([f"{group}={name}: {title}", *_lines(read_config_settings(file, group))]))
-    if not (chosen or groups):
+    if settings:
+        parts.append("\n".join(_lines(settings)))
+    if not (chosen or groups or settings):
         title = "Settings" if every else "The settings that are changed most" if train else "What is measured"
         parts.append("\n".join([f"{title}, with their defaults:", *_lines(_shown_settings(every, train))]))
         listed = [group for group in sorted(conf.files) if group and "hydra" not in group and group != REGISTRY]
@@ -66,6 +70,27 @@ def help_text(conf: ConfigFolders, overrides: list[str], every: bool, train: boo
         title = "Choices, group=name (--help pe: a line on each; --help pe=NAME: its settings):"
         parts.append("\n".join([title, *(f"  {line}" for line in lines)]))
     return "\n\n".join(parts)
+
+
+def _named_settings(conf: ConfigFolders, keys: list[str]) -> list[Setting]:
+    """Return the settings that are named, and those within groups of settings that are.
+
+    Raises:
+        ValueError: there is no such group or setting.
+    """
+    keys = [key.lstrip("~") for key in keys if key.lstrip("~") not in conf.files]
+    keys = [key for key in keys if key.partition(".")[0] != "hydra"]
+    if not keys:
+        return []
+    settings = settings_of_config()
+    names = [setting.name for setting in settings]
+    for key in keys:
+        if key not in names and key.partition(".")[0] not in conf.files:  # pe.theta depends on what is chosen
+            top_level = [name for name in (*conf.files, *names) if name and "." not in name and "hydra" not in name]
+            near = [OTHER_NAMES[key]] if key in OTHER_NAMES else nearest_names(key, dict.fromkeys(top_level), names)
+            hint = f" did you mean {' or '.join(near)}?" if near else ""
+            raise ValueError(f"--help {key} must name a group or a setting:{hint} {HELP_COMMAND} all lists all")
+    return [one for one in settings if any(one.name == key or one.name.startswith(f"{key}.") for key in keys)]
 
 
 def _shown_settings(every: bool, train: bool) -> list[Setting]:

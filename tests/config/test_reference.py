@@ -1,5 +1,6 @@
 """The settings reference: every key of conf/ has words, which stand beside it."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -104,6 +105,21 @@ def test_help_of_evaluate_is_its_own() -> None:
 def test_help_on_a_name_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="pe must be one of .*'foo'"):
         help.help_text(config.find_folders(), ["pe=foo"], every=False)
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [("nosuch", "--help all"), ("foo=3", "--help foo"), ("epoch", "epochs?"), ("depth", "mean model.depth?")],
+)
+def test_help_on_a_word_that_names_nothing_is_refused(word: str, named: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(named)):
+        help.help_text(config.find_folders(), [word], every=False)
+
+
+def test_help_on_a_setting_shows_it_alone() -> None:
+    text = help.help_text(config.find_folders(), ["model.depth"], every=False)
+    assert "  model.depth=4" in text
+    assert "seed=0" not in text
 
 
 def test_help_on_a_group_describes_every_choice(program) -> None:
