@@ -23,14 +23,17 @@ def load(ledger: "str | os.PathLike[str]" = "ledger", study: str | None = None, 
 
         cell = pe_lab.load("ledger", pe="rope", depth=2, epochs=16, seed=0)
 
+    `pe_lab.results.frame.load` returns all cells of a ledger or a study as a table.
+
     Args:
-        ledger: the folder that `pe-lab run` wrote.
+        ledger: the folder that `pe-lab run` wrote, or that of one study or one checkpoint in it.
         study: the study whose cells are searched; None: all cells of the ledger.
         settings: the settings of the cell, by the name or the last word of the name that they have on the command line:
             `pe`, `data`, `depth`, `epochs` or `steps`, `seed`, `lr`, `**{"optimizer.lr": 3e-3}`. As many as are needed
             to tell the cell from all others.
 
     Raises:
+        TypeError: the ledger is not a path.
         ValueError: there is no such ledger, study or setting; no cell has these settings, or several have: the message
             names in what they differ.
         LedgerError: the checkpoint is damaged, or has no weights.

@@ -32,7 +32,9 @@ def unknown_name_message(what: str, choices: Iterable[str], name: object, where:
     choices = list(choices)
     text = repr(name) if len(repr(name)) <= MAX_NAME_CHARACTERS else f"{repr(name)[:MAX_NAME_CHARACTERS]}..."
     near = [] if name == "all" else nearest_names(name, choices)
-    names, hint = ", ".join(choices) or "none yet", ""
+    if not choices:
+        return f"{what} must exist, got {text}: there is none{where}"
+    names, hint = ", ".join(choices), ""
     if (near or listing) and len(choices) > MAX_LISTED_NAMES:
         names, hint = (
             f"{', '.join(choices[:SHORTENED_NAMES])} and {len(choices) - SHORTENED_NAMES} others",

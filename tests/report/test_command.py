@@ -71,7 +71,7 @@ def test_margin_and_pair_can_be_chosen_on_the_command_line(study, cells, monkeyp
         (["{study}", "--metric", "f1"], "metric must be one of loss, accuracy, got 'f1'"),
         (["{study}", "--audit", "{study}"], "--audit must be a folder with the table.csv of an audit"),
         (["{empty}"], "the ledger must have a finished cell, got none"),
-        (["{empty}", "--study", "x"], "study must be one of none yet"),
+        (["{empty}", "--study", "x"], "study must exist, got 'x': there is none in"),
         (["{broken}"], "rows.csv must have the cells of a study"),
         (["{words}"], "rows.csv must have a number or nothing in the column test_loss, got 'low' in line 4"),
         (["{costs}"], "rows.csv must have the columns attention, seconds, got none of that name"),

@@ -394,7 +394,7 @@ def test_what_is_no_ledger_is_an_error_in_one_line(real, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="^the ledger must have a finished cell, got none in .*empty"):
         load(tmp_path / "empty")
-    with pytest.raises(ValueError, match="^study must be one of none yet in"):
+    with pytest.raises(ValueError, match="^study must exist, got .*: there is none in"):
         load(tmp_path / "empty", "one")
 
 

@@ -80,7 +80,9 @@ def test_a_setting_is_named_in_full_or_by_its_last_word(ledger: Path, settings: 
         ({"pe": "alibi", "depth": 3}, ["depth", "1, 2", "got 3", "pe=alibi"]),
         ({"pe": "alibi", "deth": 2}, ["setting='deth'", "depth"]),
         ({"study": "rate"}, ["study='rate'", "rates"]),
-        ({"steps": 100}, ["steps"]),
+        ({"steps": 100}, ["steps must be one of null", "got 100"]),
+        ({"foo": 1}, ["setting", "pe, data, depth", "got 'foo'", "pe-lab run --help all"]),
+        ({"learning_rate": 1e-3}, ["setting='learning_rate': did you mean lr?"]),
         ({"name": "alibi"}, ["setting", "pe.name", "data.name"]),
     ],
     ids=str,
@@ -90,8 +92,59 @@ def test_what_does_not_name_one_cell_is_refused_in_one_line(ledger: Path, settin
         pe_lab.load(ledger, **settings)
     line = str(refused.value)
     assert "\n" not in line
+    assert len(line) < 250
     for words in named:
         assert words in line
+
+
+def test_a_cell_is_also_named_by_the_folder_that_a_program_prints(ledger: Path) -> None:
+    cell = pe_lab.load(ledger, **ONE)
+    assert cell.checkpoint == cell.run.checkpoint(1)
+    assert pe_lab.load(cell.checkpoint).name == cell.name
+    with pytest.raises(ValueError, match="pe must be one of alibi"):
+        pe_lab.load(cell.checkpoint, pe="rope")
+    assert pe_lab.load(ledger / "studies" / "rates", lr=1e-5).config.optimizer.lr == 1e-5
+
+
+def test_a_ledger_that_is_no_path_is_refused() -> None:
+    with pytest.raises(TypeError, match="ledger must be the path of a folder, got 5"):
+        pe_lab.load(5)  # type: ignore[arg-type]
+
+
+def test_the_text_of_a_cell_names_its_attributes_with_what_they_hold(ledger: Path) -> None:
+    cell = pe_lab.load(ledger, **ONE)
+    first, *rest = repr(cell).splitlines()
+    assert first == f"TrainedCell {cell.name}"
+    shown = dict(line.split(maxsplit=1) for line in rest)
+    assert all(hasattr(cell, name.removeprefix(".")) for name in shown)
+    assert f"loss {cell.metrics['loss']:.4g}" in shown[".metrics"]
+    assert f"bayes {cell.summary['floors']['bayes']['loss']:.4g}" in shown[".summary"]
+
+
+def test_the_history_is_the_validation_by_step(ledger: Path) -> None:
+    long = pe_lab.load(ledger, **ONE | {"epochs": 2})
+    history = long.history
+    assert history.index.name == "step"
+    assert history.index[-1] == long.summary["steps"]
+    assert history["loss"].notna().all()
+    assert history.iloc[:1].equals(pe_lab.load(ledger, **ONE).history.iloc[:1])
+
+
+def test_sequences_of_ones_own_have_the_logits_of_the_model(ledger: Path) -> None:
+    cell = pe_lab.load(ledger, **ONE)
+    batch = cell.data.batch("test", torch.arange(3))
+    tokens = batch.tokens[:, :10]  # without padding
+    logits = cell.logits(tokens)
+    assert torch.allclose(logits, cell.model(batch.tokens, batch.layout)[:, :10], atol=1e-5)
+    assert torch.allclose(cell.logits(tokens[1].tolist()), logits[1], atol=1e-5)
+    assert torch.equal(cell.predict(tokens), logits.argmax(-1))
+    assert not logits.requires_grad
+
+
+@pytest.mark.parametrize("tokens", [[], [1.5], [-1, 0], [[[1]]], [10**6], "abc", [[1, 2], [1]]], ids=str)
+def test_other_tokens_are_refused_in_one_line(ledger: Path, tokens: object) -> None:
+    with pytest.raises(ValueError, match="^tokens [^\n]*$"):
+        pe_lab.load(ledger, **ONE).logits(tokens)  # type: ignore[arg-type]
 
 
 def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:
