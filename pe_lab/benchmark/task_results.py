@@ -18,7 +18,7 @@ CAP_ROUNDING = 1e-9  # relative error of a mean of logarithms
 USE, SLOWER, HIGHER_LOSS, UNRELIABLE, AVOID = "use", "slower", "higher loss", "unreliable", "avoid"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal only to itself, so that functions of it can be cached
 class TaskResults:
     """The published rows of a task, with the table, ranking and advice that follow from them.
 
@@ -71,7 +71,7 @@ class TaskResults:
         low, high = cut_interval(self.unit, scores["mean"], scores["low"], scores["high"])
         return scores.assign(low=low, high=high)
 
-    @property
+    @cached_property
     def is_control(self) -> bool:
         """Whether order carries no information: the best loss without position is the best possible one."""
         return bool((task_rows.gap(self.rows) == 0).all())

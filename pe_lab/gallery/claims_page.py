@@ -146,7 +146,7 @@ def claims_page(content: GalleryData) -> Page:
         judged=judged,
         published={name: each for name, each in judged.items() if each.entry.paper != claim_text.UNPUBLISHED},
         unpublished={name: each for name, each in judged.items() if each.entry.paper == claim_text.UNPUBLISHED},
-        conditions=claim_text.conditions(content.numbers),
+        conditions=content.conditions,
         listed=sum(each.entry.paper != claim_text.UNPUBLISHED for each in content.numbers.values()),
         listed_unpublished=sum(each.entry.paper == claim_text.UNPUBLISHED for each in content.numbers.values()),
         shared=by_table,

@@ -7,7 +7,7 @@ from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.task_results import USE, end_at_cap
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.gallery.claim_tests import by_support, encodings_of
-from pe_lab.gallery.claim_text import conditions, ours, states
+from pe_lab.gallery.claim_text import ours, states
 from pe_lab.gallery.definitions import Definition
 from pe_lab.gallery.extrapolation import SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.formulas import mathml
@@ -128,7 +128,7 @@ def _parts(content: GalleryData, name: str, definition: Definition) -> dict[str,
     results |= _encoding_comparisons(content, name)
     results |= {"measured": {each.task.name for each, _ in on_tasks}}
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
-    replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
+    replicated |= {"not_run": len(reported) - len(judged), "conditions": content.conditions}
     return {
         "Results": ("" if on_tasks else "not measured", results),
         "Untrained curve": ("", {}),

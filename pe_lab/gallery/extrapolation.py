@@ -1,4 +1,9 @@
-"""What models get right at each test length, and which encodings hold beyond the training length."""
+"""What models get right at each test length, and which encodings hold beyond the training length.
+
+Results are computed once for each `TaskResults`, as many pages ask for them: do not change what is returned.
+"""
+
+from functools import cache
 
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.samples import load_data
@@ -15,6 +20,7 @@ NOT_ASKED = (
 )
 
 
+@cache
 def mean_right(results: TaskResults, metric: str = "accuracy") -> dict[float, dict[str, float]]:
     """Return the mean share over seeds of right answers on the test set, by length and by encoding.
 
@@ -28,11 +34,13 @@ def mean_right(results: TaskResults, metric: str = "accuracy") -> dict[float, di
     return means
 
 
+@cache
 def mean_whole(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return `mean_right` of whole sequences; empty where a sequence has one answer, or a loss is compared."""
     return mean_right(results, "exact_match") if results.task.solvable and not load_data(results.task).pooled else {}
 
 
+@cache
 def value_at_lengths(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return what pages show at each length by encoding: `mean_right`, or the mean loss of a task compared by it."""
     if results.task.solvable:
@@ -41,6 +49,7 @@ def value_at_lengths(results: TaskResults) -> dict[float, dict[str, float]]:
     return {length: table.set_index("pe")["mean"].astype(float).to_dict() for length, table in tables.items()}
 
 
+@cache
 def range_over_seeds(results: TaskResults, pe: str, length: float) -> tuple[float, float]:
     """Return the lowest and the highest share over seeds of what is right."""
     values = results.rows.loc[results.rows["pe"] == pe, f"accuracy_x{length:g}"].astype(float).dropna()
@@ -53,6 +62,7 @@ def seed_range(results: TaskResults, pe: str, length: float) -> str:
     return f"{low:.0f} to {high:.0f}\u00a0% by seed" if high - low >= MIN_RANGE_SHOWN else ""
 
 
+@cache
 def ranked_right(results: TaskResults, length: float) -> dict[str, float]:
     """Return the means of `mean_right` at a length, the highest first, of encodings with enough seeds."""
     enough = results.table.loc[results.table["runs"] >= MIN_SEEDS, "pe"]
@@ -60,6 +70,7 @@ def ranked_right(results: TaskResults, length: float) -> dict[str, float]:
     return dict(sorted(((pe, means[pe]) for pe in enough if pe in means), key=lambda item: -item[1]))
 
 
+@cache
 def encodings_that_hold(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return the encodings that hold at each length beyond training, the best first, each with its mean.
 
@@ -75,6 +86,7 @@ def encodings_that_hold(results: TaskResults) -> dict[float, dict[str, float]]:
     }
 
 
+@cache
 def holding_on_average(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return other encodings with a mean of at least MIN_HELD, as `encodings_that_hold`; empty of losses."""
     held = encodings_that_hold(results)
@@ -84,6 +96,7 @@ def holding_on_average(results: TaskResults) -> dict[float, dict[str, float]]:
     }
 
 
+@cache
 def _averages(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return `ranked_right` at each length beyond training, of encodings with at least MIN_HELD."""
     shares = {length: ranked_right(results, length) for length in mean_right(results) if length > 1}
@@ -97,6 +110,7 @@ def _lowest(results: TaskResults, pe: str, length: float) -> float:
     )
 
 
+@cache
 def highest_where_none_holds(results: TaskResults) -> dict[float, tuple[str, float]]:
     """Return the encoding with the highest of `mean_right` and its mean, at the lengths at which none holds."""
     without = [length for length, held in encodings_that_hold(results).items() if not held and results.task.solvable]

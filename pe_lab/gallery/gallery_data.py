@@ -21,7 +21,7 @@ from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined_encodings import undefined_reasons
 from pe_lab.gallery.claim_tests import UnseenLengths, at_edge, unlearned, unseen_lengths, without_room
-from pe_lab.gallery.claim_text import verdict_in_words
+from pe_lab.gallery.claim_text import conditions, verdict_in_words
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.encoding_families import encoding_family
 from pe_lab.gallery.gallery_page import fixed
@@ -170,6 +170,11 @@ class GalleryData:
     def edges(self) -> dict[str, dict[str, list[str]]]:
         """The encodings whose learning rate was at an edge, by claim and part; see `at_edge`."""
         return {name: at_edge(claim, self.results) for name, claim in self.claims.items()}
+
+    @cached_property
+    def conditions(self) -> dict[str, str]:
+        """What tells numbers apart, by name; see `claim_text.conditions`."""
+        return conditions(self.numbers)
 
     def claim_verdict(self, name: str) -> str:
         """Return the verdict on a claim as pages show it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from markupsafe import Markup
@@ -58,6 +59,7 @@ class LengthFigure:
     is_cut: bool
 
 
+@cache
 def curves_by_encoding(results: TaskResults) -> dict[str, Curve]:
     """Return what each encoding with enough seeds gets right at each length, or its loss; the best first.
 
