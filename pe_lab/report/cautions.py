@@ -10,6 +10,7 @@ from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.report.best_candidates import amount, join_words
+from pe_lab.report.overview_figures import draws_from_best
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.training_setup import searched_rates, shared_settings
 from pe_lab.results.columns import (
@@ -135,7 +136,7 @@ def _apart_in_words(subject: ReportSubject, runs: ApartRuns) -> str:
     text = f"`{pe}`{where}, {join_words(told)}; the other {len(others)} have {others.min():.3g} to {others.max():.3g}. "
     text += f"Without {without} the mean is {others.mean():.3g}, not {of_pe.mean():.3g}"
     means = values.drop(columns=pe).mean().sort_values(ascending=lower_is_better(metric))
-    other = subject.baseline if subject.declares and subject.baseline in means else means.index[0]
+    other = means.index[0] if draws_from_best(subject) or subject.baseline not in means else subject.baseline
     differences = (values[pe] - values[other]).dropna()
     if set(seeds) <= set(differences.index) and len(differences) > len(seeds):
         margin = float(subject.compared.lines[GRID_TABLE]["margin"].max())

@@ -93,18 +93,28 @@ def from_the_best(compared: Families, cells: pd.DataFrame) -> pd.DataFrame:
 
 def _few_differences(subject: ReportSubject) -> CaptionedFigure | None:
     """Return the figure of the differences in each of a few settings; None where they are averaged, or many."""
+    if not _draws_few_settings(subject):
+        return None
+    if not draws_from_best(subject):
+        return all_differences(subject)
+    source = "overview_figures.from_the_best(compared, results.cells)"
+    return _forest_figure(subject, from_the_best(subject.compared, subject.results.cells), source)
+
+
+def draws_from_best(subject: ReportSubject) -> bool:
+    """Return whether the first figure of differences is of those from the best mean of each setting."""
+    return not subject.compared.declared and _draws_few_settings(subject)
+
+
+def _draws_few_settings(subject: ReportSubject) -> bool:
+    """Return whether the first figure shows the differences in each of a few settings, which are not averaged."""
     cells, compared = subject.results.cells, subject.compared
     if subject.decided is not None or cells["pe"].nunique() > MAX_DRAWN:
-        return None
+        return False
     lines = compared.compare(GRID_TABLE)
     settings = len(lines[[name for name in setting_columns(cells) if name in lines]].drop_duplicates())
     averaged = overall_table(compared) is not None and not only_tasks_vary(cells)
-    if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
-        return None
-    source = "overview_figures.from_the_best(compared, results.cells)"
-    if compared.declared:
-        return all_differences(subject)
-    return _forest_figure(subject, from_the_best(compared, cells), source)
+    return not averaged and 1 < settings <= FEW_SETTINGS and bool(lines["difference"].notna().any())
 
 
 def all_differences(subject: ReportSubject) -> CaptionedFigure:

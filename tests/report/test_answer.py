@@ -466,6 +466,19 @@ def test_notes_beyond_the_gravest_are_folded() -> None:
     assert not {note.removeprefix("**Note.** ") for note in notes} & set(folded.parts)
 
 
+def test_notes_on_runs_compare_with_the_reference_of_the_figure() -> None:
+    """Without a declared baseline, `alibi` is first among the encodings and `rope` has the lowest mean."""
+    losses = {"alibi": 0.6, "rope": 0.5, "t5": 0.7}
+    rows = cells(losses, depths=(1,), noise=0.0)
+    rows["test_loss"] = rows["pe"].map(losses) + 0.001 * rows["seed"]
+    rows.loc[(rows["pe"] == "t5") & (rows["seed"] == 0), "test_loss"] = 1.9
+    subject = asked(rows, "alibi")
+    (figure,) = (part for part in answer(subject).parts if isinstance(part, CaptionedFigure))
+    (note,) = runs_apart(subject)
+    assert figure.caption.startswith(f"Differences from {subject.baseline},")
+    assert f"from `{subject.baseline}`" in note
+
+
 def test_nothing_but_the_answer_stands_before_the_figure() -> None:
     rows = cells(depths=(1,), noise=0.0)
     rows["test_loss"] = rows["pe"].map(LOSSES) + 0.001 * rows["seed"]
