@@ -23,6 +23,8 @@ from pe_lab.report.best_candidates import (
     capitalise,
     comparative,
     in_each_setting,
+    interval_words,
+    is_lower_bound,
     join_words,
     last_word,
     metric_description,
@@ -400,9 +402,9 @@ def _setting_items(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: 
         if len(counts):
             others = join_words([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in counts.items()])
             told.append(others + _excluded_differences(here[here["verdict"] == Verdict.UNDECIDED], candidates.metric))
-        first, value = next(iter(candidates.means.items()))
+        first = next(iter(candidates.means))
         best = f"`{first}` has the {superlative(candidates.metric)} mean {candidates.what}, "
-        best += amount(value, candidates.metric)
+        best += candidates.mean(first)
         if candidates.case == "unsolved":
             items += f"\n- **{capitalise(candidates.setting)}**: {candidates.words()}"
             continue
@@ -465,7 +467,8 @@ def _interval(line: pd.Series, metric: str) -> str:
     """Return the size of a significant difference with its interval, in the unit of its metric."""
     low, high = sorted(abs(line[end]) for end in ("low", "high"))
     unit = "octaves" if metric == STEPS_METRIC else unit_in_words(metric)
-    return f"{abs(line['difference']):.3g} {unit}".rstrip() + f" (95 % interval {low:.3g} to {high:.3g})"
+    size = f"{'at least ' * is_lower_bound(line)}{abs(line['difference']):.3g} {unit}".rstrip()
+    return f"{size} ({interval_words(line)} {low:.3g} to {high:.3g})"
 
 
 def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
@@ -544,7 +547,15 @@ def _only_encoding(subject: ReportSubject) -> str:
         value = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds, 95 % interval {low} to {high})"
     else:
         value = f"{amount(values.iloc[0], metric)} (one seed)"
-    return f"Nothing is compared, because only `{pe}` was trained: its {metric_description(metric)} is {value}."
+    start = f"Nothing is compared, because only `{pe}` was trained"
+    what = f"its {metric_description(metric)} is {value}"
+    unsolved = int(cells["solved"].eq(False).sum()) if "solved" in cells else 0
+    if not unsolved:
+        return f"{start}: {what}."
+    if unsolved == len(cells):
+        return f"{start}. None of its {count_in_words(unsolved, 'run')} solved the task."
+    counted = f"With the {'other' if unsolved == 1 else 'others'} counted as the last step"
+    return f"{start}. {len(cells) - unsolved} of its {len(cells)} runs solved the task. {counted}, {what}."
 
 
 def task_and_settings(cells: pd.DataFrame) -> str:

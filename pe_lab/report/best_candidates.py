@@ -1,7 +1,7 @@
 """Which encodings may be the best, by the verdicts of a report's families, and how to say it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -110,11 +110,12 @@ class BestCandidates:
     @cached_property
     def _by_pair(self) -> dict[tuple[str, str], dict[str, Any]]:
         lines = pd.concat([self.lines, exchange_pairs(self.lines)])
-        values = lines.reindex(columns=["difference", "low", "high", "margin", "verdict"]).to_dict("records")
+        columns = ["difference", "low", "high", "margin", "verdict", "seeds", "solved", "baseline_solved"]
+        values = lines.reindex(columns=columns).to_dict("records")
         return dict(zip(zip(lines["pe"], lines["baseline"], strict=True), values, strict=True))
 
     def line(self, pe: str, other: str) -> dict[str, Any]:
-        """Return difference, low, high, margin and verdict of one minus another; undecided if not compared."""
+        """Return the comparison of one minus another, from difference to verdict; undecided if not compared."""
         unknown = dict.fromkeys(("difference", "low", "high", "margin"), float("nan")) | {
             "verdict": str(Verdict.UNDECIDED)
         }
@@ -126,7 +127,7 @@ class BestCandidates:
         names, verdicts = list(self.means), self.verdicts(list(self.means))
         if verdicts in ({Verdict.EQUAL}, {Verdict.BOTH_UNSOLVED}):
             return "equal" if Verdict.EQUAL in verdicts else "unsolved"
-        if verdicts <= UNDECIDABLE:
+        if verdicts <= UNDECIDABLE | {Verdict.BOTH_UNSOLVED}:
             return "untested"
         if not self.open:
             return "contradictory"
@@ -181,14 +182,21 @@ class BestCandidates:
         """Return by how much an encoding is worse than another one, with its interval, in words."""
         line = self.line(pe, other)
         low, high = (_three_digits(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
-        return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high})"
+        bound = "at least " * is_lower_bound(line)
+        return f"{bound}{gap_in_words(line['difference'], self.metric)} ({interval_words(line)} {low} to {high})"
+
+    def mean(self, name: str) -> str:
+        """Return the mean of an encoding with its unit, as a bound where a run of it did not solve the task."""
+        lines = comparisons_with(name, self.lines)
+        bound = self.metric == STEPS_METRIC and "solved" in lines and bool((lines["solved"] < lines["seeds"]).any())
+        return "at least " * bound + amount(self.means[name], self.metric)
 
     def words(self) -> str:
         """Say which encodings may be the best."""
         (first, second, *_), count = self.means, len(self.means)
         values = {
             **{"first": first, "second": second, "count": count, "what": self.what},
-            **{"value": amount(self.means[first], self.metric), "gap": self.gap(second, first)},
+            **{"value": self.mean(first), "gap": self.gap(second, first)},
             **{"superlative": superlative(self.metric), "comparative": comparative(self.metric)},
             **{name: names_in_words(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
@@ -213,7 +221,7 @@ class BestCandidates:
         if self.case not in ("only", "open") or self.open[:1] != [first]:
             return self.words()
         values = {"superlative": superlative(self.metric), "what": self.what}
-        text = MEAN.format(first=first, value=amount(self.means[first], self.metric), **values)
+        text = MEAN.format(first=first, value=self.mean(first), **values)
         gaps = [
             f"`{pe}`{'' if other == first else f' than `{other}`'} by {self.gap(pe, other)}"
             for pe, other in self.decided
@@ -400,9 +408,28 @@ def gap_in_words(value: float, metric: str) -> str:
     return f"a factor of {_three_digits(abs(value), metric)}" if metric == STEPS_METRIC else amount(abs(value), metric)
 
 
+def is_lower_bound(line: Mapping[Any, Any]) -> bool:
+    """Return whether the true difference is at least as large as measured, since runs of one encoding are unsolved.
+
+    These count as the last step. If both encodings have unsolved runs, the true difference may be smaller.
+
+    Args:
+        line: a comparison, see `statistics.compare`; without `solved` and `baseline_solved`, nothing is a bound.
+    """
+    more, less = ("solved", "baseline_solved") if line["difference"] > 0 else ("baseline_solved", "solved")
+    solved, others = line.get(more, float("nan")), line.get(less, float("nan"))
+    return bool(solved < line["seeds"] and others == line["seeds"])
+
+
+def interval_words(line: Mapping[Any, Any]) -> str:
+    """Return what the interval of a comparison is: of the difference, or of its lower bound, see `is_lower_bound`."""
+    return f"95 % interval{' of this bound' * is_lower_bound(line)}"
+
+
 def _three_digits(value: float, metric: str) -> str:
     """Return three digits of a value or difference; of log2 of steps, of the steps or their ratio."""
-    return f"{2**value if metric == STEPS_METRIC else value:.3g}"
+    value = 2**value if metric == STEPS_METRIC else value
+    return f"{value:.0f}" if metric == STEPS_METRIC and value >= 100 else f"{value:.3g}"
 
 
 def unit_in_words(metric: str) -> str:

@@ -33,10 +33,10 @@ def grid_section(subject: ReportSubject) -> Section:
     words = floors_in_words(floors(cells, metric), set(cells["pe"]))
     parts: list[Part] = [Collapsible("What the floors are", list(words))] if words else []
     if cells[length_column(cells)].nunique() > 1:
-        caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
+        caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}. Lines without marks are floors"
         parts.append(CaptionedFigure(plots.over_epochs(cells, metric), caption, over_training(metric)))
     if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
-        caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
+        caption = "Means over seeds. Encodings are sorted by their mean rank. Floors and references are below the line"
         code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
         parts.append(CaptionedFigure(plots.heatmap(cells, metric, subject.compared.compare()), caption, code))
     else:

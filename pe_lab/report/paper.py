@@ -48,6 +48,7 @@ from pe_lab.system.files import write_text
 
 LONG = 40  # rows from which a table may break over pages
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}  # in print
+SETTINGS = {"depth": "number of layers", "steps": "training steps", "epochs": "training epochs"}  # in print
 MAX_PANELS = 6  # of a figure of curves
 ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": "$<$", ">": "$>$"}
@@ -147,8 +148,8 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
     tested = "with 95 % intervals and p values of sequential tests"
     if decided is None:
         tested = (
-            f"with 95 % intervals, which are not corrected for the number of comparisons, and p values after "
-            f"{subject.compared.correction}: an interval without 0 may stand beside a p value above 0.05"
+            f"with 95 % intervals that are not corrected for the number of comparisons. p values are after "
+            f"{subject.compared.correction}, so an interval without 0 may have a p value above 0.05"
         )
     quantity, where = _compared_quantity(subject.metric), task_and_settings(cells)
     caption = f"Paired differences in {quantity} from {subject.baseline}{where}, {tested}"
@@ -240,6 +241,7 @@ def _tuning_sentences(subject: TunedSubject, identity: Mapping[str, Any]) -> dic
     tune, (rates, scaled), outcomes = subject.results.declared.tune or {}, ladders(subject.results), subject.outcomes
     notes = [not_learned_note(subject.results.cells, advice=False), seed_note(outcomes, advice=False)]
     notes.append(edge_note(outcomes, rates, scaled, advice=False))
+    endpoint = subject.compared.endpoint
     encodings = outcomes.groupby(tuned_settings(outcomes), dropna=False)["pe"].nunique().max()
     return {
         "rates": "at learning rates tuned for each encoding and seed",
@@ -251,7 +253,7 @@ def _tuning_sentences(subject: TunedSubject, identity: Mapping[str, Any]) -> dic
         "first": identity.get("solve.first"),
         "per_doubling": identity.get("solve.per_doubling"),
         "compares": encodings > 1,
-        "nugget": f"{NOISE_STD:g}",
+        "noise": f"{NOISE_STD * endpoint.margin:.2g} {endpoint.unit}s",
         "moderated": MIN_ENCODINGS if encodings >= MIN_ENCODINGS else 0,
         "fewest": MIN_SEEDS,
         "declared": subject.compared.declared,
@@ -292,7 +294,8 @@ def _training_sentences(results: Results, cells: pd.DataFrame, counts: pd.Series
         "batch_size": identity.get("trainer.batch_size"),
         "sequences": None if identity.get("trainer.fresh") else identity.get("data.train"),
         "settings": {
-            escape_latex(name): [escape_latex(value) for value in values] for name, values in settings.items()
+            SETTINGS.get(name, rf"\texttt{{{escape_latex(name)}}} ="): [escape_latex(value) for value in values]
+            for name, values in settings.items()
         },
         "seeds": range_in_words(counts, "g", " to "),
         "seed_names": escape_latex(seeds_in_words(tuple(sorted(cells["seed"].unique())))),

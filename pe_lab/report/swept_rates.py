@@ -48,10 +48,12 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
         details.append(f"**{capitalise(setting)}**: {_lowest(subject.results.cells, here, settings)}")
     worse = [f"`{line['pe']}` ({words[at]})" for at, line in best[best["worse"]].iterrows()]
     seeds = count_of_seeds(subject.results.cells.groupby([*settings, "pe", LR], dropna=False)["seed"].nunique())
-    lead = f"By validation of {seeds}, the best rate is " + (
-        f"{join_words(ends)}: the best may lie beyond." if ends else "nowhere the lowest or highest tried."
+    lead = f"The rate with the lowest validation loss ({seeds}) is " + (
+        f"{join_words(ends)}. A better one may lie beyond." if ends else "nowhere the lowest or highest tried."
     )
-    lead += f" The next best is significantly worse {f'only for {join_words(worse)}' if worse else 'for no encoding'}."
+    lead += (
+        f" The next best rate is significantly worse {f'only for {join_words(worse)}' if worse else 'for no encoding'}."
+    )
     one_for_all, others = _one_for_all(subject.results.cells, best, settings)
     items.append(one_for_all)
     details += [others] * bool(others)
@@ -62,14 +64,14 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     told = told.assign(at_edge=np.where(best["at_edge"], "yes", "no"), more=paired, sure=sure)
     names = {LR: "best learning rate", "at_edge": "lowest or highest tried", "test_loss": "test loss"}
     names |= {"more": "more at the next best rate", "sure": "the next best rate is"}
-    caption = "Mean test loss at the best rate, and how much more at the next best, paired by seeds, with 95 % t "
-    caption += f"intervals. Significant: p < 0.05 by paired t tests with Holm's correction over {len(best)}"
+    caption = "Mean test loss at the best rate, and how much more it is at the next best, with 95 % t intervals. "
+    caption += f"Significant: p < 0.05 in a t test paired by seed, with Holm's correction over {len(best)} tests"
     code = f"columns.sort_by_setting(swept_rates.choose_rates(results).rates, {settings})"
     drawn = plots.over_rates(subject.results.cells, tuning.rates)
     words = (
-        f"By how much the test loss is above that at the chosen rate, paired by seed: means over {seeds}, with 95 % t "
+        f"Test loss minus that at the best rate, paired by seed: means over {seeds} with 95 % t intervals. "
+        "A ring marks the best rate, which has the lowest validation loss. Hatched rates were not tried"
     )
-    words += "intervals. A ring marks the rate with the lowest validation loss; hatched rates were not tried"
     source = "plots.over_rates(results.cells, swept_rates.choose_rates(results).rates)"
     figure, table = CaptionedFigure(drawn, words, source), told.rename(columns=names)
     folded: list[Part] = [ReportTable(table, caption, code), "".join(f"\n- {detail}" for detail in details)]
@@ -159,8 +161,8 @@ def rates_section(subject: ReportSubject) -> Section:
     parts = list[Part]()
     if edge := int(tuning.rates["at_edge"].sum()):
         parts.append(
-            f"**Note.** {edge} of {len(tuning.rates)} tuned rates are the lowest or the highest that was tried: the "
-            "best rate may lie beyond, and the order there may differ."
+            f"**Note.** {edge} of {len(tuning.rates)} best rates are the lowest or the highest that was tried. A "
+            "better rate may lie beyond, and the ranking there may differ."
         )
     settings = _settings(subject)
     best, agreement = sort_by_setting(tuning.rates, settings), tuning.agreement
@@ -171,8 +173,8 @@ def rates_section(subject: ReportSubject) -> Section:
         parts.append(ReportTable(best, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
     if len(agreement) and ranked:
         agreement = agreement.assign(tau=[f"{tau:.2g}" if np.isfinite(tau) else "–" for tau in agreement["tau"]])
-        caption = "How much the ranking by test loss at one rate for all agrees with that at the rates with the lowest "
-        caption += "validation loss (Kendall's tau: 1 the same, 0 unrelated; –: the tuned rate of every encoding)"
+        caption = "Agreement of two rankings by test loss: at one rate for all, and at the best rate of each encoding. "
+        caption += "Kendall's tau is 1 for the same ranking and 0 for unrelated ones; –: the rate is the best of all"
         parts.append(ReportTable(agreement, caption, f"{code}.agreement"))
     return Section(title, parts)
 
@@ -192,8 +194,8 @@ def _searched_rates_section(chosen: pd.DataFrame) -> Section:
     ]
     if edge := int(chosen["at_edge"].astype(str).str.lower().eq("true").sum()):
         parts.append(
-            f"**Note.** {edge} of {len(chosen)} choices stand at the edge of what was tried: the best may lie beyond, "
-            "and the order there may differ."
+            f"**Note.** {edge} of {len(chosen)} choices are the lowest or the highest that was tried. A better one may "
+            "lie beyond, and the ranking there may differ."
         )
     parts.append(ReportTable(chosen, "What the search chose"))
     return Section("Learning rates", parts)

@@ -44,6 +44,7 @@ CHOSEN = (LR, "start_scale")  # by a seed: in cells and curves these are no sett
 SCALE = " (scale "  # between a learning rate and a starting scale
 COSTS = ("trained_steps",)  # of all tries of a seed
 NEEDED = ("pe", "seed", "y", "solved", LR, "edge", "trained_steps", "core_seconds")
+AT_EDGE = "lowest or highest"  # the column that counts the seeds whose best rate is an end of those that were tried
 ALL_PAIRS = "Benjamini and Hochberg's correction over all pairs of a setting"
 
 
@@ -167,7 +168,9 @@ class TunedFamilies(Families):
 
     def __str__(self) -> str:
         pairs = f"{count_in_words(self.size(), 'comparison')} {self.pairs_in_words}"
-        return f"{pairs}, paired over shared seeds; {self.correction}"
+        untested = int((self.asked()["verdict"] == Verdict.BOTH_UNSOLVED).sum())
+        without = f"; {untested} more not tested, as no run of either encoding solved the task" * bool(untested)
+        return f"{pairs}, paired over shared seeds; {self.correction}{without}"
 
     @property
     def correction(self) -> str:
@@ -183,7 +186,10 @@ class TunedFamilies(Families):
 
     @property
     def rule(self) -> str:
-        solved = ", with as many solved runs or more" if self.endpoint.kind == "steps" else ""
+        solved = ""
+        if self.endpoint.kind == "steps":
+            solved = f" (a factor of {2**self.endpoint.margin:.3g})"
+            solved += ", where the better one has as many solved runs or more"
         return f"p < 0.05 after {self.correction}, and a mean difference of at least {self.margin}{solved}"
 
 
@@ -264,10 +270,9 @@ class TunedSubject(ReportSubject):
     def first_tables(self) -> list[Part]:
         """What each encoding was tried at, and what the seeds of each setting chose; none where few chose an edge.
 
-        Outcomes that did not solve their task are left out, see `edge_note`.
+        Choices of runs that did not solve their task are left out, see `edge_note`; their encodings are not.
         """
         outcomes = outcomes_of(replace(self.results, cells=filter_learned_cells(self.results.cells)))
-        outcomes = outcomes[~outcomes["solved"].eq(False)]
         tried = tried_rates(self.outcomes, *ladders(self.results))
         if not edge_note(outcomes, *ladders(self.results)) and len(set(tried.values())) < 2:
             return []
@@ -278,16 +283,18 @@ class TunedSubject(ReportSubject):
         pairs = [tuple(map(float, pair)) for pair in (self.results.declared.tune or {}).get("scaled") or []]
         one_scale = len({scale for _, scale in pairs}) < 2
         chosen = outcomes.assign(start_scale=np.nan) if one_scale else outcomes
-        table = chosen.groupby(["pe", words], sort=False)[[*CHOSEN, "edge"]].apply(_choices_in_words)
+        table = chosen.groupby(["pe", words], sort=False)[[*CHOSEN, "edge", "solved"]].apply(_choices_in_words)
         table = table.unstack(1).reindex(columns=words.unique())
-        caption = "Learning rates that seeds chose, by validation; ×: by so many of them"
-        caption += ". *: the lowest or highest tried; a better one may lie beyond" * bool(outcomes["edge"].any())
+        caption = "The learning rate that each seed chose by validation"
+        stars = table.apply(lambda column: column.str.contains("*", regex=False).any()).any()
+        caption += ". *: the lowest or highest that was tried; a better one may lie beyond" * bool(stars)
+        caption += ". Runs that did not solve the task are left out" * bool(outcomes["solved"].eq(False).any())
         if len(set(tried.values())) > 1 or not one_scale:
             ladder = [f"{rate:g}" for rate in ladders(self.results)[0]]
             table["tried"] = [
                 ", ".join([_choice(*pair) for pair in pairs] if scaled[pe] else ladder) for pe in table.index
             ]
-            caption += "; the scale is that of the start, where it was tried too" * bool(pairs)
+            caption += ". The scale is the initial size of the vectors, where it was tuned too" * bool(pairs)
         return [ReportTable(table.rename_axis(None, axis=1).reset_index(), caption)]
 
     def _chosen_early(self) -> str:
@@ -364,15 +371,16 @@ class TunedSubject(ReportSubject):
 
 def values_section(subject: TunedSubject) -> Section:
     """Return what each seed reached, and the mean, interval and ranks of each encoding."""
-    text = "An encoding ranks below all that are better; `slightly better` does not rank." * (not subject.declares)
+    text = (
+        "Ranks: an encoding ranks below those that are better than it. One that is only `slightly better` does not "
+        "count. The range is what the verdicts leave open."
+    ) * (not subject.declares)
     summary = filter_learned_comparisons(subject.summary, subject.results.cells)
     if {"mean", "low", "high"} <= set(summary):
         low, high = cut_interval(subject.metric, summary["mean"], summary["low"], summary["high"])
         summary = summary.assign(low=low, high=high)
     what = "verdicts" if subject.declares else "ranks"
-    table = ReportTable(
-        summary, f"Mean {metric_description(subject.metric)} and {what}, a line per setting and encoding"
-    )
+    table = ReportTable(summary, f"Mean {metric_description(subject.metric)} and {what} of each encoding")
     words = floors_in_words(floors(subject.outcomes), set(subject.outcomes["pe"]))
     folded = [Collapsible("What the floors are", list(words))] if words else []
     return Section("Values", [*filter(None, [text]), *folded, seed_figure(subject), table])
@@ -385,8 +393,11 @@ def seed_figure(subject: TunedSubject, where: str = "") -> CaptionedFigure:
         where: the unit and the settings, for the caption.
     """
     kind = subject.compared.endpoint.kind
-    more = ", an open mark a run that did not solve the task" if kind == "steps" else ""
-    caption = f"{metric_description(subject.metric).capitalize()}{where}: a mark is a seed, a bar their mean{more}"
+    unsolved = bool(subject.outcomes["solved"].eq(False).any())
+    caption = (
+        f"{metric_description(subject.metric).capitalize()}{where}. A mark is a seed, a bar the mean of an encoding"
+    )
+    caption += ". Open marks are runs that did not solve the task" * unsolved
     drawn = plots.runs(subject.outcomes, kind)
     if kind != "steps":  # no level was to be reached
         drawn = replace(drawn, data=drawn.data.drop(columns="reached"))
@@ -396,10 +407,12 @@ def seed_figure(subject: TunedSubject, where: str = "") -> CaptionedFigure:
 def best_rates_section(subject: TunedSubject) -> Section:
     """Return how often each rate, or pair of rate and scale, was the best of its seed."""
     outcomes, (ladder, _) = subject.outcomes, ladders(subject.results)
-    where, tries = "over all settings", tried_rates(outcomes, *ladders(subject.results))
+    where, tries = "", tried_rates(outcomes, *ladders(subject.results))
     if "steps" in outcomes and outcomes["steps"].nunique() > 1:  # a seed has one choice, in trainings of each length
         outcomes = outcomes[outcomes["steps"] == outcomes["steps"].max()]
-        where = f"after {outcomes['steps'].max()} steps, {where}"
+        where = f" after {outcomes['steps'].max()} steps"
+    settings = len(outcomes[tuned_settings(outcomes)].drop_duplicates())
+    runs = "seeds" if settings == 1 else f"runs (a seed in each of {settings} settings)"
     scales = outcomes["start_scale"]
     if scales.dropna().nunique() == 1:  # not a choice
         scales = scales.mask(scales.notna())
@@ -412,14 +425,18 @@ def best_rates_section(subject: TunedSubject) -> Section:
     counts = counts.astype(object)
     for choice in columns:  # encodings with a scale were tried at pairs, the others at rates
         counts.loc[scaled != (SCALE in choice), choice] = "–"
-    edge = outcomes["edge"].astype(float).groupby(outcomes["pe"], sort=False).mean()
-    counts["edge"] = ["of 2" if len(tries[pe]) == 2 else f"{share:.0%}" for pe, share in edge.items()]
+    edge = outcomes["edge"].astype(bool).groupby(outcomes["pe"], sort=False).agg(["sum", "size"])
+    counts[AT_EDGE] = [
+        f"{count} of {size}" + " (only two rates were tried)" * (len(tries[pe]) == 2)
+        for pe, count, size in edge.itertuples()
+    ]
     what = "learning rate" + " and starting scale" * bool(scaled.any())
     text = (
-        f"For how many seeds, {where}, each {what} was best by validation. `edge` is the share of seeds "
-        "whose best rate is the lowest or highest that was tried (of 2: only two were tried)."
+        f"The table counts the {runs} in which each {what} was best by validation{where}. The last column counts those "
+        "in which the best rate is the lowest or the highest that was tried: a better one may lie beyond."
     )
-    return Section("Learning rates", [text, ReportTable(counts.reset_index(), "Best rates")])
+    text += " Runs that did not solve the task count too." * bool(outcomes["solved"].eq(False).any())
+    return Section("Learning rates", [text, ReportTable(counts.reset_index(), f"Number of {runs.split()[0]}")])
 
 
 def _choice(rate: float, scale: float) -> str:
@@ -427,36 +444,51 @@ def _choice(rate: float, scale: float) -> str:
 
 
 def _choices_in_words(chosen: pd.DataFrame) -> str:
-    """Return the rates and scales of seeds in ascending order, the lowest and highest tried with a star."""
-    told = [
-        _choice(rate, scale) + "*" * bool(part["edge"].any()) + f" ×{len(part)}" * (len(part) < len(chosen))
-        for (rate, scale), part in chosen.groupby(list(CHOSEN), dropna=False)
-    ]
+    """Return the rates and scales of seeds in ascending order, the lowest and highest tried with a star.
+
+    Those of runs that did not solve their task are left out; if all are, the text says so.
+    """
+    chosen = chosen[~chosen["solved"].eq(False)]
+    if chosen.empty:
+        return "no run solved the task"
+    told = []
+    for (rate, scale), part in chosen.groupby(list(CHOSEN), dropna=False):
+        how_often = f" in {count_in_words(len(part), 'seed')}" * (len(part) < len(chosen))
+        told.append(_choice(rate, scale) + "*" * bool(part["edge"].any()) + how_often)
     return ", ".join(told)
 
 
 def tuned_methods_section(subject: TunedSubject) -> Section:
     """Return how seeds tuned, and how verdicts follow."""
     tune = subject.results.declared.tune or {}
-    tries = "the rates " + ", ".join(f"{float(rate):g}" for rate in tune.get("rates") or [])
+    tries = "the learning rates " + join_words([f"{float(rate):g}" for rate in tune.get("rates") or []])
     if scaled := tune.get("scaled"):
-        pairs = ", ".join(_choice(float(rate), float(scale)) for rate, scale in scaled)
-        tries += f" (one with a starting scale at {pairs})"
-    share = float(tune.get("fraction") or 1)
+        pairs = join_words([_choice(float(rate), float(scale)) for rate, scale in scaled])
+        tries += f" (encodings with a starting scale at {pairs})"
+    share, steps = float(tune.get("fraction") or 1), subject.metric == STEPS_METRIC
     until = f"{tune['steps']} steps" if tune.get("steps") else f"{share:.0%} of the steps" if share < 1 else ""
-    after = f" after {until}" if until else ""
-    text = (
-        f"Every seed trains each encoding at {tries}, goes on{after} with the best by validation, and counts as one "
-        "repetition of all that. Encodings are compared by paired differences within seeds."
+    after = f"After {until}, only the best by validation continues" if until else "The best by validation counts"
+    text = f"With every seed, each encoding is trained at {tries}. {after}"
+    text += ". If one of them has solved the task by then, all stop" * (steps and bool(until))
+    text += ". Intervals therefore include the choice of the rate. Encodings are compared within seeds."
+    cells = subject.results.cells
+    if cells["pe"].nunique() < 2:
+        return Section("Methods", [text, "Intervals are 95 % t intervals of the mean over seeds.", *made_with(cells)])
+    intervals = "Intervals are 95 % t intervals, and are not corrected for the number of comparisons."
+    if subject.compared.share_variances:
+        intervals += (
+            " The variance of each difference is estimated from all pairs of a setting together (moderated), and is at "
+            "least their median, so several intervals may be equally wide."
+        )
+    alike = (
+        f"at least {MIN_SEEDS} seeds{', all of them solved,' * steps} and a difference significantly below the margin"
     )
-    moderated = (
-        " Their variances are moderated by those of all pairs of a setting, and none counts as less than the median "
-        "there: so several intervals may be equally wide."
-    ) * subject.compared.share_variances
-    rule = (
-        f"`better` and `worse` mean {subject.compared.rule}; `slightly`, the same with a smaller mean difference; "
-        f"`equivalent`, at least {MIN_SEEDS} seeds and a difference that is significantly smaller than the margin; "
-        "`undecided`, that these seeds show neither."
-    )
-    intervals = "Intervals are 95 % t intervals, each on its own, not corrected."
-    return Section("Methods", [f"{text}{moderated}", rule, intervals, *made_with(subject.results.cells)])
+    verdicts = [
+        f"`better`, `worse`: {subject.compared.rule}.",
+        "`slightly better`, `slightly worse`: the same with a smaller mean difference.",
+        f"`equivalent`: {alike}.",
+        *(["`both unsolved`: no run of either encoding solved the task, and nothing is tested."] if steps else []),
+        "`undecided`: these seeds show none of this.",
+    ]
+    told = "Verdicts:" + "".join(f"\n- {verdict}" for verdict in verdicts)
+    return Section("Methods", [text, told, intervals, *made_with(cells)])

@@ -47,7 +47,9 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
 def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
     """Return a line per setting and encoding: settings, pe, runs, solved, steps or loss, 95 % interval, floors, ranks.
 
-    Steps begin with ≥ where a run did not solve the task. Losses have their floors beside them, means over seeds, where
+    Steps begin with ≥ where a run did not solve the task, and have no interval where none did.
+
+    Losses have their floors beside them, means over seeds, where
     they are known. Ranks follow from `compare_all_pairs`; with a baseline, the verdicts of `compare_with_baseline`
     stand in their place.
 
@@ -71,7 +73,7 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
             low, high = share_interval(np.array([solved]), np.array([len(runs)]))
             steps = f"≥ {2**mean:.0f}" if solved < len(runs) else f"{2**mean:.0f}"  # others end at the last step
             line |= {"solved": f"{solved} [{low[0]:.2f}, {high[0]:.2f}]", "steps": steps}
-            line["95 % interval"] = _interval_text(2 ** ends[0], 2 ** ends[1], ".0f")
+            line["95 % interval"] = _interval_text(2 ** ends[0], 2 ** ends[1], ".0f") if solved else ""
         else:
             low, high = cut_interval("loss", mean, *ends)
             line |= {"loss": mean, "95 % interval": _interval_text(float(low), float(high), ".4f")}
@@ -167,7 +169,8 @@ def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[f
     elif (shares == 1).all():
         start = f"{every} the best learning rate is the lowest or the highest that was tried"
     else:
-        where = ", ".join(f"{name} {share:.0%}" for name, share in edge_shares.items())
+        counts = complete["edge"].astype(bool).groupby(complete["pe"], sort=False).agg(["sum", "size"])
+        where = ", ".join(f"{name} in {count} of {size}" for name, count, size in counts.itertuples())
         which = "lowest or the highest" if low == high else "lowest" if low else "highest"
         start = f"The {which} learning rate that was tried was best in many seeds: {where}"
     text = f"{start}. The best may lie beyond"
@@ -249,4 +252,6 @@ def _compare_outcomes(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str 
     if endpoint.kind == "steps":
         columns, runs = [*columns, "solved"], runs.astype({"solved": bool})
     lines = compare(runs[columns], endpoint, baseline, one_family=baseline is not None)
+    untested = (lines["seeds"] == 1) & (lines["verdict"] == Verdict.UNDECIDED)
+    lines["verdict"] = lines["verdict"].mask(untested, str(Verdict.ONE_SEED))
     return each.loc[lines.pop("task").astype(int)].reset_index(drop=True).join(lines)

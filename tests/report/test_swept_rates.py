@@ -36,7 +36,7 @@ def test_learning_rates_are_compared(cells):
     assert found.rates["at_edge"].all()  # of two
     text = {section.title: section for section in sections(question(results))}
     text = text["Learning rates"].parts
-    assert any(isinstance(part, str) and part.startswith("**Note.** 16 of 16 tuned rates are the low") for part in text)
+    assert any(isinstance(part, str) and part.startswith("**Note.** 16 of 16 best rates are the low") for part in text)
     agreement = found.agreement.set_index(["depth", "epochs", "optimizer.lr"])
     assert agreement.loc[(4, 4, 1e-3), "best here"] == "alibi"
     assert agreement.loc[(1, 4, 1e-2), "best when tuned"] == "none"
@@ -61,7 +61,7 @@ def test_rates_of_a_search_are_shown_and_not_called_untuned(cells, tmp_path, own
         "Each encoding was trained at the learning rate that had the lowest validation loss in a sea"
     )
     edge = int(table["at_edge"].sum())
-    assert note.startswith(f"**Note.** {edge} of {len(table)} choices stand at the edge")
+    assert note.startswith(f"**Note.** {edge} of {len(table)} choices are the lowest or the highest that was tried")
     assert shown.data["optimizer.lr"].tolist() == table["optimizer.lr"].tolist()
     assert "one learning rate" not in " ".join(part for parts in titles.values() for part in parts if type(part) is str)
     (tmp_path / "rates.csv").write_text(table.assign(start_scale=0.5, at_edge=False).to_csv(index=False))

@@ -18,7 +18,7 @@ from pe_lab.report.answer import sentences, title
 from pe_lab.report.best_candidates import undecided_by_setting
 from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.sections import figures, sections
-from pe_lab.report.tuned import TunedSubject
+from pe_lab.report.tuned import AT_EDGE, TunedSubject
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned_note
 from pe_lab.results.tuned_outcomes import (
@@ -121,6 +121,7 @@ def test_steps_to_solve_are_compared_with_the_shares_that_solved(tmp_path: Path)
     assert "Learning curves" not in found  # losses of runs that stop early are no comparison
     ranked = study.summary.set_index(["depth", "pe"])
     assert ranked.loc[(1, "none"), "solved"].startswith("0 [")
+    assert ranked.loc[(1, "none"), "95 % interval"] == ""
     assert ranked.loc[(1, "alibi"), "ranks"] == "1"
     assert ranked.loc[(4, "none"), "ranks"] == "5"
     (figure,) = [part for part in found["Values"] if isinstance(part, CaptionedFigure)]
@@ -128,6 +129,67 @@ def test_steps_to_solve_are_compared_with_the_shares_that_solved(tmp_path: Path)
     assert len(drawn) == len(study.outcomes)
     assert not drawn.loc[drawn["pe"] == "none", "reached"].any()
     assert np.allclose(drawn.loc[drawn["pe"] == "none", "value"], CAP)
+
+
+def with_unsolved(folder: Path, unsolved: dict[str, int], baseline: str | None = None, seeds: int = 5) -> TunedSubject:
+    """Write a study of one depth in which so many of the first seeds of encodings did not solve the task."""
+    written(folder, solvable=True, baseline=baseline, seeds=seeds)
+    for name in ("rows.csv", "outcomes.csv"):
+        table = pd.read_csv(folder / name)
+        table[table["depth"] == 4].to_csv(folder / name, index=False)
+    outcomes = pd.read_csv(folder / "outcomes.csv")
+    failed = outcomes["seed"] < outcomes["pe"].map(unsolved).fillna(0)
+    outcomes.loc[failed, ["y", "solved"]] = np.log2(CAP), False
+    outcomes.to_csv(folder / "outcomes.csv", index=False)
+    return TunedSubject.of(frame.load(folder))
+
+
+def test_a_difference_from_unsolved_runs_is_a_lower_bound(tmp_path: Path) -> None:
+    """`none` never solves the task; of `t5` with a failed run and `alibi` with one, neither bounds the difference."""
+    subject = with_unsolved(tmp_path / "study", {})
+    (candidates,) = undecided_by_setting(subject.compared)
+    assert candidates.gap("none", "alibi").startswith("at least a factor of ")
+    assert "of this bound" in candidates.gap("none", "alibi")
+    assert candidates.gap("alibi", "none") == candidates.gap("none", "alibi")
+    assert candidates.gap("t5", "alibi").startswith("a factor of ")
+    assert candidates.mean("none") == "at least 2048 steps"
+    assert not candidates.mean("alibi").startswith("at least")
+    (candidates,) = undecided_by_setting(with_unsolved(tmp_path / "both", {"alibi": 1, "t5": 1}).compared)
+    assert candidates.gap("t5", "alibi").startswith("a factor of ")
+    assert candidates.mean("alibi").startswith("at least")
+    with_unsolved(tmp_path / "declared", {}, "alibi")
+    for name in ("rows.csv", "outcomes.csv"):
+        table = pd.read_csv(tmp_path / "declared" / name)
+        table[table["pe"].isin(["alibi", "none"])].to_csv(tmp_path / "declared" / name, index=False)
+    assert ", by at least " in sentences(TunedSubject.of(frame.load(tmp_path / "declared")))[0]
+
+
+def test_every_encoding_is_in_the_table_of_chosen_rates(tmp_path: Path) -> None:
+    subject = with_unsolved(tmp_path / "study", {"t5": 2})
+    (table,) = subject.first_tables
+    chosen = table.data.set_index("pe").iloc[:, 0]
+    assert set(chosen.index) == set(STEPS)
+    assert chosen["none"] == "no run solved the task"
+    assert chosen["t5"] == "0.01*"
+
+
+def test_one_encoding_says_how_many_of_its_runs_solved_the_task(tmp_path: Path) -> None:
+    subject = with_unsolved(tmp_path / "study", {"t5": 2})
+    for pe, said in (("none", "None of its 5 runs"), ("t5", "3 of its 5 runs"), ("rope", "steps to solve is")):
+        alone = TunedSubject.of(frame.load(tmp_path / "study"))
+        alone = replace(
+            alone,
+            results=replace(alone.results, cells=subject.results.cells.loc[lambda cells, pe=pe: cells["pe"] == pe]),
+        )
+        assert said in sentences(alone)[0]
+
+
+def test_one_seed_decides_nothing(tmp_path: Path) -> None:
+    subject = with_unsolved(tmp_path / "study", {}, seeds=1)
+    assert sentences(subject)[0].startswith("Nothing can be decided without two shared seeds.")
+    assert set(subject.compared.compare()["verdict"]) == {"one seed"}
+    declared = with_unsolved(tmp_path / "declared", {}, "rope", seeds=1)
+    assert set(declared.summary["than rope"]) == {"", "one seed"}
 
 
 def test_settings_that_no_run_solved_are_told_apart(tmp_path: Path) -> None:
@@ -201,8 +263,8 @@ def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None
     _, found = parts(written(tmp_path / "study", solvable=False))
     (table,) = [part for part in found["Learning rates"] if isinstance(part, ReportTable)]
     counts = table.data.set_index("pe")
-    assert counts.loc["rope", ["0.003", "0.01", "edge"]].tolist() == [10, 0, "0%"]  # after the last steps
-    assert counts.loc["alibi", ["0.003", "0.01", "edge"]].tolist() == [0, 10, "100%"]
+    assert counts.loc["rope", ["0.003", "0.01", AT_EDGE]].tolist() == [10, 0, "0 of 10"]  # after the last steps
+    assert counts.loc["alibi", ["0.003", "0.01", AT_EDGE]].tolist() == [0, 10, "10 of 10"]
     (edges,) = [part for part in next(iter(found.values())) if isinstance(part, ReportTable)]
     of_edges = edges.data.set_index("pe")
     assert set(of_edges.loc["alibi"]) == {"0.01*"}
@@ -229,6 +291,8 @@ def test_of_two_rates_each_is_an_edge_and_the_answer_says_so(tmp_path: Path) -> 
     _, found = parts(folder)
     (edges,) = [part for part in next(iter(found.values())) if isinstance(part, ReportTable)]
     assert set(edges.data.set_index("pe").loc["rope"]) == {"0.003*"}
+    (table,) = [part for part in found["Learning rates"] if isinstance(part, ReportTable)]
+    assert set(table.data[AT_EDGE]) == {"5 of 5 (only two rates were tried)"}
 
 
 @pytest.mark.parametrize("baseline", ["rope", None])
