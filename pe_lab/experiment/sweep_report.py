@@ -19,6 +19,7 @@ from pe_lab.results.from_ledger import failure_rows, summary_and_environment
 from pe_lab.system.drawing import svg
 
 EVALUATION_FOLDER = "evaluation"  # the folder in a ledger for what was measured on cells of no study
+FIGURE_FILES = ("lengths.svg", "layers-*.svg", "attention-*.svg")  # that an evaluation writes
 MAX_MAPS = 8  # cells whose attention is drawn
 
 
@@ -108,6 +109,9 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     folder = ledger / "studies" / name if name else ledger / EVALUATION_FOLDER
     if name or evaluated:
         try:
+            if evaluated:  # figures of an earlier evaluation show other rows than those of records.csv
+                for stale in {path.name for pattern in FIGURE_FILES for path in folder.glob(pattern)} - set(figures):
+                    LedgerFiles(ledger).remove(folder / stale)
             for file, content in files.items():
                 LedgerFiles(ledger).write(folder / file, content)
         except OSError as error:

@@ -125,7 +125,8 @@ def answer(subject: ReportSubject) -> Section:
         shown = [*opening[:first], *parts, *opening[first:]]
     else:
         folded = [Collapsible("How it was compared", [how])]
-        shown = [*parts, said, *_few_seeds(cells), *overview_figures(subject), *subject.first_tables]
+        further = [longer] if longer and subject.metric == "loss" and cells["pe"].nunique() > 1 else []
+        shown = [*parts, said, *further, *_few_seeds(cells), *overview_figures(subject), *subject.first_tables]
     shown += [*_tasks_and_models(subject), *(f"**Note.** {line}" for line in notes[:MAX_NOTES])]
     if more > 0:
         folded = [Collapsible(f"{count_in_words(more, 'more note')}", list(notes[MAX_NOTES:])), *folded]
@@ -211,10 +212,14 @@ def _first_measurement(subject: ReportSubject, longer: str) -> list[Part]:
 
 
 def _measures_more(subject: ReportSubject, longer: str) -> bool:
-    """Return whether a study measures longer sequences or layers, or tries rates, and the report is on its loss."""
+    """Return whether a study asks first of longer sequences or layers, or tries rates, and the report is on its loss.
+
+    Measurements of cells that no study of the configuration asks for stand behind the comparison of their losses.
+    """
     if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
         return False
-    return bool(longer) or len(layer_records(subject.results.records)) > 0 or tries_rates(subject)
+    asks = bool(longer) or len(layer_records(subject.results.records)) > 0
+    return tries_rates(subject) or (asks and bool(study_question(subject.results.name)))
 
 
 def compares_losses(subject: ReportSubject) -> bool:
@@ -245,7 +250,8 @@ def title(subject: ReportSubject) -> str:
         (other,) = (name for name in names if name != subject.baseline)
         return f"Does {other} have a {comparative(subject.metric)} {metric} than {subject.baseline}{where}?"
     if subject.declares:
-        return f"Which of {len(names) - 1} encodings differ from {subject.baseline} in {metric}{where}?"
+        better = f"a {comparative(subject.metric)} {metric} than {subject.baseline}"
+        return f"Which of {len(names) - 1} encodings have {better}{where}?"
     return f"Which of {len(names)} encodings has the {superlative(subject.metric)} {metric}{where}?"
 
 

@@ -5,7 +5,6 @@ import pandas as pd
 from pe_lab import statistics
 from pe_lab.report import recommendations
 from pe_lab.report.best_candidates import join_words, verdict_counts
-from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, made_with, varied_columns
@@ -17,7 +16,6 @@ from pe_lab.results.study_comparisons import POOLED
 from pe_lab.results.summary_table import summarise
 from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Families, Verdict
 
-LONGER = " × the training length"  # in the needs of longer sequences
 REFERENCES = {  # what they know
     "unigram": "how frequent each token is",
     "ngram": "what followed the last few tokens in training",
@@ -218,13 +216,4 @@ def choices_section(subject: ReportSubject) -> Section:
     if best.empty:
         return Section("Choice")
     code = f"recommendations.choices(results.cells, results.records, {subject.metric!r}, compared)"
-    near = list[Part]()
-    far = best["need"].str.contains(LONGER, regex=False)
-    if far.any() and at_longer_lengths(subject):
-        rest = f"{code}.loc[lambda rows: ~rows['need'].str.contains({LONGER!r})]"
-        near = [
-            Collapsible("At the training length", [ReportTable(best[~far], "Likewise, at the training length", rest)])
-        ]
-        best, code = best[far], f"{code}.loc[lambda rows: rows['need'].str.contains({LONGER!r})]"
-    table = ReportTable(best, "Drawn from these results alone", code)
-    return Section("Which encoding for which need", [table, *near])
+    return Section("Which encoding for which need", [ReportTable(best, "Drawn from these results alone", code)])

@@ -34,6 +34,7 @@ def not_learned_note(rows: pd.DataFrame, advice: bool = True) -> str:
         rows: cells.
         advice: whether a last sentence says what to do.
     """
+    rows = rows.reset_index(drop=True)
     used, share, counted = position_use(rows), learned_share(rows), _counted_share(rows)
     tasks = rows["data"] if "data" in rows else pd.Series("", rows.index)
     best, most, of_counts = (
@@ -51,22 +52,36 @@ def not_learned_note(rows: pd.DataFrame, advice: bool = True) -> str:
         )
     for task, most_of_task in little.items():
         where = "" if count == 1 else f" on {task}"
-        to = "a guess without the sequence"
         sentences.append(
-            f"No model here has learned anything{where}: no test loss is below that of {to}."
+            f"No model here has learned anything{where}: no test loss is below that of a guess without the sequence."
             if most_of_task <= 0
-            else f"These models have learned little{where}: the lowest test loss is {most_of_task:.0%} of the way from "
-            f"that of {to} to the best possible."
+            else _little_in_words(where, rows.loc[share[used.isna() & (tasks == task)].idxmax()], (BEST_FLOOR,))
         )
-    for task, most_of_task in near_guess.items():
+    for task in near_guess.index:
         where = "" if count == 1 else f" on {task}"
-        sentences.append(
-            f"These models have learned little{where}: the lowest test loss is {most_of_task:.0%} of the way from "
-            f"that of a guess without the sequence to that of counting the tokens beside each."
-        )
+        sentences.append(_little_in_words(where, rows.loc[counted[tasks == task].idxmax()], COUNTING_METRICS))
     if sentences and advice:
         sentences.append("Train longer before you compare encodings.")
     return " ".join(sentences)
+
+
+def _little_in_words(where: str, best: pd.Series, floors: tuple[str, ...]) -> str:
+    """Say that little is learned, by the test loss of the cell that has learned most and what it is to be seen against.
+
+    Args:
+        where: the task, as a phrase; empty for the only one.
+        best: the cell.
+        floors: the losses that a model could reach, of which the first is told that the cell has.
+    """
+    name, level = next(
+        (floor, best[f"floor_{floor}_loss"]) for floor in floors if pd.notna(best.get(f"floor_{floor}_loss"))
+    )
+    guess = next(best[f"floor_{floor}_loss"] for floor in GUESS_METRICS if pd.notna(best.get(f"floor_{floor}_loss")))
+    better = "the best possible" if name == BEST_FLOOR else "a model that only counts which tokens stand side by side"
+    return (
+        f"These models have learned little{where}: the best has a test loss of {best['test_loss']:.3g} nats, a guess "
+        f"without the sequence {guess:.3g}, and {better} {level:.3g}."
+    )
 
 
 def partly_learned(rows: pd.DataFrame) -> str:

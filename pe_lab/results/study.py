@@ -10,6 +10,7 @@ from pe_lab.results.columns import (
     LENGTH_KINDS,
     RECORD_COLUMNS,
     STRIDED_PREFIX,
+    in_words,
     probes_as_trained,
     setting_columns,
 )
@@ -96,6 +97,7 @@ def summary_text(records: pd.DataFrame) -> str:
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
     for _, rows in probes.groupby("probe", sort=False):
         table = measurement_tables.layers(rows[rows["metric"] == rows["metric"].iloc[0]])
+        table["metric"] = table["metric"].map(in_words)  # with its unit
         parts.append(_first_lines(table, [*names, "probe", "length", "metric", "seeds"]))
     return "\n\n".join(parts)
 

@@ -114,3 +114,6 @@ def test_an_evaluation_prints_little_and_writes_all(ledger: Path, study: bool, c
     made = {path.name for path in folder.glob("*.svg")}
     assert made == expected | {"lengths.svg", "layers-attention.svg", "layers-position.svg"}
     assert all(path.read_text().count("<svg") == 1 for path in folder.glob("*.svg"))
+    (folder / "mine.svg").write_text("<svg/>")
+    sweep.run_cells(in_ledger(ledger, *words, ASKED[0]), train=False)
+    assert {path.name for path in folder.glob("*.svg")} == {"lengths.svg", "mine.svg"}  # none of the first evaluation

@@ -40,7 +40,8 @@ def test_figures_of_layers_are_folded(study):
 def test_of_layers_of_models_that_have_not_learned_the_task_losses_are_not_compared(cells):
     records = made_records(cells)
     for kind, compares in (("probe", False), ("length", True)):
-        studied = question(results_of(cells.assign(test_loss=9.0), records=records[records["kind"] == kind]))
+        of_kind = records[records["kind"] == kind]
+        studied = question(results_of(cells.assign(test_loss=9.0), study="layers", records=of_kind))
         assert not_learned_note(studied.results.cells)
         assert answer.compares_losses(studied) == compares
         titles = {section.title for section in sections(studied)}

@@ -11,11 +11,22 @@ from helpers.reports import made_records, question
 from pe_lab.report import answer
 from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.parts import Collapsible
+from pe_lab.report.sections import sections
 from pe_lab.results import frame, plots
 
 
-def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):
-    results = frame.load(study)
+def test_cells_without_a_question_of_their_own_are_compared_at_the_training_length_first(study):
+    subject = question(frame.load(study))
+    said, far, *_ = answer.answer(subject).parts
+    assert said == answer.sentences(subject)[0]
+    assert far == at_longer_lengths(subject)
+    (choices,) = (section for section in sections(subject) if section.title.startswith("Which encoding"))
+    (table,) = choices.parts
+    assert not table.data["need"].iloc[0].startswith("loss at")
+
+
+def test_a_study_that_asks_for_longer_lengths_and_layers_says_them_first(study):
+    results = replace(frame.load(study), name="extrapolation")
     far, said, drawn, _, meaning, setting, *_, folded, _ = answer.answer(question(results)).parts
     assert far.startswith("At 4 × the training length")
     assert "`alibi`" in far

@@ -50,7 +50,9 @@ def test_where_position_wins_nothing_nothing_has_to_be_learned() -> None:
 def test_a_text_model_that_is_nearer_to_a_guess_than_to_counting_has_learned_little() -> None:
     text = rows(clm=2.9).drop(columns=[f"floor_{name}_loss" for name in FLOORS])
     text = text.assign(floor_unigram_loss=3.27, floor_ngram_loss=1.55)
-    assert "22%" in learned.not_learned_note(text)
+    note = learned.not_learned_note(pd.concat([text.assign(test_loss=3.1), text]))
+    assert all(f"{loss}" in note for loss in (2.9, 3.27, 1.55))
+    assert "3.1 " not in note
     assert learned.not_learned_note(text.assign(test_loss=2.0)) == ""
     assert learned.not_learned_note(text.drop(columns="floor_ngram_loss")) == ""
 
