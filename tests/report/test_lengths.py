@@ -26,7 +26,7 @@ def test_cells_without_a_question_of_their_own_are_compared_at_the_training_leng
 
 
 def test_a_study_that_asks_for_longer_lengths_and_layers_says_them_first(study):
-    results = replace(frame.load(study), name="extrapolation")
+    results = replace(frame.load(study), study="extrapolation")
     far, said, drawn, _, meaning, setting, *_, folded, _ = answer.answer(question(results)).parts
     assert far.startswith("At 4 × the training length")
     assert "`alibi`" in far
