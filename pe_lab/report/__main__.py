@@ -47,8 +47,8 @@ def main() -> None:
     )
     parser.add_argument(
         "--margin",
-        help="the smallest difference that matters, as '0.02 nats' (default: that of the study; else 0.05 gap: 5 percent "
-        "of the gap between the task's floors; without a gap, as in text, images and bag, 0.02 nats)",
+        help="the smallest difference that matters, as '0.02 nats' (default: that of the study; else 0.05 gap: 5 "
+        "percent of the gap between the task's floors; without a gap, as in text, images and bag, 0.02 nats)",
     )
     parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
