@@ -339,7 +339,7 @@ def test_the_program_measures_what_is_trained_and_nothing_else(start, tmp_path):
     status, out, err = start(tmp_path, *asked, "study_name=mine", "hydra/launcher=cores", train=False).wait()
     assert status == 0, err
     assert "length 1" in out
-    assert "effective_rank" in out
+    assert "effective rank" in out
     assert {path: path.read_text() for path in tmp_path.glob("*/cost.json")} == costs
     assert len(list(tmp_path.glob("*/records/1/*/rows.csv"))) == 12  # of each cell a length, a probe at two lengths
     rows = pd.read_csv(tmp_path / "studies" / "mine" / "records.csv")
