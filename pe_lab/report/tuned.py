@@ -470,7 +470,7 @@ def tuned_methods_section(subject: TunedSubject) -> Section:
     after = f"After {until}, only the best by validation continues" if until else "The best by validation counts"
     text = f"With every seed, each encoding is trained at {tries}. {after}"
     text += ". If one of them has solved the task by then, all stop" * (steps and bool(until))
-    text += ". Intervals therefore include the choice of the rate. Encodings are compared within seeds."
+    text += ". As each seed chooses its rate, intervals include this choice. Encodings are compared within seeds."
     cells = subject.results.cells
     if cells["pe"].nunique() < 2:
         return Section("Methods", [text, "Intervals are 95 % t intervals of the mean over seeds.", *made_with(cells)])

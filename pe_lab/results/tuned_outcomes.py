@@ -47,11 +47,9 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
 def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
     """Return a line per setting and encoding: settings, pe, runs, solved, steps or loss, 95 % interval, floors, ranks.
 
-    Steps begin with ≥ where a run did not solve the task, and have no interval where none did.
-
-    Losses have their floors beside them, means over seeds, where
-    they are known. Ranks follow from `compare_all_pairs`; with a baseline, the verdicts of `compare_with_baseline`
-    stand in their place.
+    Steps begin with ≥ where a run did not solve the task, and have no interval where none did. Losses have their floors
+    beside them, means over seeds, where they are known. Ranks follow from `compare_all_pairs`; with a baseline, the
+    verdicts of `compare_with_baseline` stand in their place.
 
     Args:
         outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
