@@ -66,7 +66,6 @@ def _sequence(dataset: Dataset, sequence: int, device: torch.device) -> tuple[Ba
     return batch, (batch.layout.segment[0] != PADDING).nonzero()[:, 0]
 
 
-@mpl.rc_context(STYLE)
 def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequence: int = 0, title: str = "") -> Figure:
     """Draw the attention of every head on one sequence, layer by layer; layers and heads count from 1.
 
@@ -79,8 +78,13 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
         title: the title of the figure; empty: the encoding, the task and the sequence.
     """
     title = title or f"Attention of {model.encodings[0].name} on {dataset.name}, test sequence {sequence}"
-    maps = attention_maps(model, dataset, seed, sequence)
-    batch, is_token = _sequence(dataset, sequence, model.tokens.weight.device)
+    return draw_maps(attention_maps(model, dataset, seed, sequence), dataset, sequence, title)
+
+
+@mpl.rc_context(STYLE)
+def draw_maps(maps: list[np.ndarray], dataset: Dataset, sequence: int = 0, title: str = "") -> Figure:
+    """Draw what `attention_maps` has returned for this sequence, as `attention_heads` does."""
+    batch, is_token = _sequence(dataset, sequence, torch.device("cpu"))
     tokens = batch.tokens[0, is_token].tolist()
     heads = len(maps[0])
     fits = min(heads, HEADS_IN_A_ROW) * OF_TOKEN * len(tokens) <= MAX_WIDTH

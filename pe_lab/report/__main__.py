@@ -129,7 +129,7 @@ def _margin(arguments: argparse.Namespace) -> "Margin | None":
 
 
 def _require_measured(cells: "pd.DataFrame", metric: str, baseline: str, against: str) -> None:
-    """Require that the metric was measured, and that the encodings are among the cells; torch is not loaded for this.
+    """Require that the metric was measured, and that the encodings are among the cells.
 
     Raises:
         ValueError: one of them is not there.
@@ -152,7 +152,7 @@ def _subject(
     audit: "pd.DataFrame",
     margin: "Margin | None",
 ) -> "ReportSubject":
-    """Return the subject of the report; loads torch."""
+    """Return the subject of the report."""
     from pe_lab.report.report_subject import ReportSubject
     from pe_lab.report.tuned import TunedSubject
 

@@ -5,13 +5,11 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads, attention_maps
 from pe_lab.report.parts import CaptionedFigure, Part, Section
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results.columns import checkpoint_target, lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.frame import Results, StudyFolderResults
 from pe_lab.results.plots import Plot
-from pe_lab.results.trained_cell import load_checkpoint_cell
 from pe_lab.system.files import LedgerError
 
 MAX_DRAWN_ENCODINGS = 4  # encodings that are drawn: the best and the baseline
@@ -39,7 +37,7 @@ def attention_section(subject: ReportSubject) -> Section:
 
 
 def heads(results: Results, run: str, target: int) -> Plot:
-    """Draw the attention of every head of a checkpoint; the numbers are means over queries.
+    """Draw the attention of every head of a checkpoint; the numbers are means over queries. Loads torch.
 
     Layers and heads count from 1.
 
@@ -47,19 +45,22 @@ def heads(results: Results, run: str, target: int) -> Plot:
         ValueError: the model is too large to be drawn.
         LedgerError: the checkpoint is damaged, or has no weights.
     """
+    from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_maps, draw_maps
+    from pe_lab.results.trained_cell import load_checkpoint_cell
+
     cell = load_checkpoint_cell(Ledger(results.source).named(run), target, foreign=False)
     model = cell.config.model
     if model.depth * model.num_heads > MAX_HEADS or cell.data.task.length > MAX_DRAWN_TOKENS:
         raise ValueError(f"at most {MAX_HEADS} heads and {MAX_DRAWN_TOKENS} tokens are drawn, {cell.name} has more")
-    figure = attention_heads(cell.model, cell.data, cell.config.seed, title=f"Attention of {cell.name}")
+    maps = attention_maps(cell.model, cell.data, cell.config.seed)
     lines = []
-    for layer, maps in enumerate(attention_maps(cell.model, cell.data, cell.config.seed), 1):
-        distance = np.abs(np.subtract.outer(*2 * [np.arange(maps.shape[-1])]))
-        for head, weights in enumerate(np.nan_to_num(maps), 1):
+    for layer, weights_of_heads in enumerate(maps, 1):
+        distance = np.abs(np.subtract.outer(*2 * [np.arange(weights_of_heads.shape[-1])]))
+        for head, weights in enumerate(np.nan_to_num(weights_of_heads), 1):
             mean = float((weights * distance).sum() / weights.sum())
             largest = float(weights.max(-1).mean())
             lines.append({"layer": layer, "head": head, "distance": mean, "largest weight": largest})
-    return Plot(figure, pd.DataFrame(lines))
+    return Plot(draw_maps(maps, cell.data, title=f"Attention of {cell.name}"), pd.DataFrame(lines))
 
 
 def _chosen(subject: ReportSubject) -> list[dict[str, object]]:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from pe_lab.config import LR
 from pe_lab.report.best_candidates import amount, capitalise, join_words, last_word
@@ -118,6 +117,8 @@ def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -
 
 def _next_rates(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> dict[str, list[float]]:
     """Return how much more the test loss is at the next best rate, by its mean, than at the best, with its interval."""
+    from scipy import stats
+
     found: dict[str, list[float]] = {"next": [], "low_next": [], "high_next": [], "p_next": []}
     for _, line in best.iterrows():
         losses = _losses(cells, line, settings)

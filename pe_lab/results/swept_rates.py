@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from pe_lab.config import LR
 from pe_lab.ledger.run import DIVERGED
@@ -100,6 +99,8 @@ def edges_line(rates: pd.DataFrame) -> str:
 
 def _compare_rankings(means: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
     """Compare the ranking at one rate for all encodings with the ranking at tuned rates."""
+    from scipy import stats
+
     lines = []
     for key, group in means.groupby([*settings, LR], sort=True, dropna=False):
         setting = dict(zip([*settings, LR], key, strict=True))

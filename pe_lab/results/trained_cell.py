@@ -28,7 +28,6 @@ from pe_lab.results.stored_checkpoint import read_checkpoint_settings
 from pe_lab.system.files import LedgerError
 from pe_lab.system.names import HELP_COMMAND, unknown_name_message
 from pe_lab.system.plain import read_yaml
-from pe_lab.training.data import make_dataset
 from pe_lab.training.weights import load_checkpoint
 
 SHORT_NAMES = {"pe": "pe.name", "data": "data.name"}
@@ -148,7 +147,7 @@ def load_checkpoint_cell(run: Run, target: int, foreign: bool = True) -> Trained
     """
     cfg = _complete_config(run, target, foreign)
     summary = run.summary(target)
-    data = make_dataset(cfg)
+    data: Dataset = instantiate(cfg.data)(seed=cfg.seed)
     model = Transformer(cfg.model, instantiate(cfg.pe), data.task)
     load_checkpoint(model, run, target)
     return TrainedCell(summary["name"], model.eval(), data, summary["test"], summary, cfg, run, run.checkpoint(target))

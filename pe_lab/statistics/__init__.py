@@ -1,6 +1,7 @@
 """Statistics as pure functions: comparisons, corrections, intervals, ranks, looks at several numbers of seeds, tuning.
 
 Arrays and data frames in, values out. Nothing is read or written, and nothing else of the package is imported.
+scipy.stats takes a second to import: the functions that need it import it themselves.
 `compare_cells` and `Families` compare tables of cells (docs/statistics.md); `compare` compares endpoints of studies in
 which every seed tunes for itself (docs/protocol.md).
 """

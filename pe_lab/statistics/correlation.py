@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import pandas as pd
+from scipy import special
 
 from pe_lab.statistics.verdicts import LEVEL
 
@@ -55,7 +56,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, seed: int = 0) -> Ra
     value = float(_row_correlations(first.mean(1)[None], second.mean(1)[None])[0])
     half_step = 3 / (n * (n * n - 1))
     bounded = np.clip(value, half_step - 1, 1 - half_step)
-    half = stats.norm.ppf(1 - LEVEL / 2) * np.sqrt((1 + value**2 / 2) / (n - 3))
+    half = special.ndtri(1 - LEVEL / 2) * np.sqrt((1 + value**2 / 2) / (n - 3))
     low, high = np.tanh(np.arctanh(bounded) + np.array([-half, half]))
     source = np.random.default_rng(seed)
     means = [
@@ -68,7 +69,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, seed: int = 0) -> Ra
 
 def _row_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return [rows], Spearman's r of each row of [rows, n]."""
-    ranks = [stats.rankdata(side, axis=1) for side in (first, second)]
+    ranks = [pd.DataFrame(side).rank(axis=1).to_numpy() for side in (first, second)]
     centred = [rank - rank.mean(1, keepdims=True) for rank in ranks]
     scale = np.sqrt((centred[0] ** 2).sum(1) * (centred[1] ** 2).sum(1))
     correlations: np.ndarray = np.divide(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, stats
+from scipy import special
 
 from pe_lab.statistics.verdicts import LEVEL
 
@@ -61,8 +61,10 @@ def _power_of_t_test(effect: float, seeds: np.ndarray | int, level: float, prior
     Args:
         prior: degrees of freedom of the deviation beside those of the seeds.
     """
+    from scipy import stats
+
     dof = seeds - 1 + prior
-    critical = stats.t.isf(level / 2, dof)
+    critical = -special.stdtrit(dof, level / 2)
     power: np.ndarray = stats.nct.sf(critical, dof, np.minimum(effect * np.sqrt(seeds), MAX_NONCENTRALITY))
     return power
 
@@ -79,8 +81,10 @@ def _power_of_equivalence(
         margin: the margin, in the same unit.
         prior: see `_power_of_t_test`.
     """
+    from scipy import stats
+
     dof = seeds - 1 + prior
-    critical = stats.t.isf(level, dof)
+    critical = -special.stdtrit(dof, level)
     near, far = (
         np.clip(end * np.sqrt(seeds), -MAX_NONCENTRALITY, MAX_NONCENTRALITY)
         for end in (margin - effect, margin + effect)
@@ -91,6 +95,8 @@ def _power_of_equivalence(
 
 def _smallest_effect(seeds: int, level: float, prior: float) -> float:
     """Return the smallest difference, in units of its deviation, that has the power."""
+    from scipy import optimize
+
     high = 1.0
     while _power_of_t_test(high, seeds, level, prior) < POWER:
         high *= 2

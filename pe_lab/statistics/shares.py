@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import special
 
 from pe_lab.statistics.correction import benjamini_hochberg
 from pe_lab.statistics.pairs import all_pairs, split_by_task
@@ -43,6 +43,8 @@ def share_p(solved: int, runs: int, other_solved: int, other_runs: int) -> float
 def _share_p(solved: int, runs: int, other_solved: int, other_runs: int) -> float:
     if solved * other_runs == other_solved * runs:
         return 1.0
+    from scipy import stats
+
     table = [[solved, other_solved], [runs - solved, other_runs - other_solved]]
     return min(1.0, 2 * float(stats.boschloo_exact(table, alternative="greater").pvalue))
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pe_lab.data.structured import Structured, StructuredHeldout
 from pe_lab.data.text.clm import CLM
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.report_subject import made_with
 from pe_lab.report.sequential_verdicts import decisions
-from pe_lab.report.training_setup import CORPORA, rates_in_words, setting_in_words
+from pe_lab.report.training_setup import CORPORA, STRUCTURED, rates_in_words, setting_in_words
 from pe_lab.results import frame
 from pe_lab.results.frame import Results, StudyFolderResults
 from pe_lab.results.swept_rates import LR
@@ -184,6 +185,11 @@ def test_committed_identities_are_of_committed_runs(path) -> None:
 def test_a_corpus_is_named_by_the_digest_of_its_tokens() -> None:
     dataset = CLM(name="clm", seed=0, corpus="tinyshakespeare")
     assert CORPORA[dataset.content()["corpus"]] == "tinyshakespeare"
+
+
+def test_tasks_without_a_setting_for_their_size_have_the_stated_number_of_training_sequences() -> None:
+    made = (Structured(seed=3), StructuredHeldout(seed=3))
+    assert {dataset.name: dataset.size("train") for dataset in made} == STRUCTURED
 
 
 def test_versions_and_commits_of_the_cells_are_told() -> None:
