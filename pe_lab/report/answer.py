@@ -14,7 +14,7 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.config.reference import first_comment
-from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, LEVEL_FLOORS, NO_GAP
+from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.report.best_candidates import (
     FEW_SETTINGS,
     BestCandidates,
@@ -72,7 +72,7 @@ from pe_lab.results.learned import (
 from pe_lab.results.number_text import count_of_seeds, range_in_words
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
-from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Verdict, interval
+from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, Verdict, interval
 from pe_lab.statistics.comparisons import count_in_words
 
 MAX_VALUES = 6  # values of a setting that are named in the question; of more, their number
@@ -503,7 +503,7 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
     if "look" not in lines and lines["verdict"].isin(DIFFERENT_VERDICTS).any():
         text += f" (better or worse: {subject.compared.rule})"
     text += _reversals(lines)
-    fair = [_margin(subject, lines), f"Differences are paired over {count_of_seeds(lines['seeds'])}"]
+    fair = [_margin(subject), f"Differences are paired over {count_of_seeds(lines['seeds'])}"]
     if "look" in lines:
         looks = int(lines["look"].max())
         added = f"Seeds were added in up to {looks} looks, while a comparison was undecided"
@@ -519,21 +519,14 @@ def _reversals(lines: pd.DataFrame) -> str:
     return f". The order depends on the setting: {'; '.join(pairs)}" if pairs else ""
 
 
-def _margin(subject: ReportSubject, lines: pd.DataFrame) -> str:
+def _margin(subject: ReportSubject) -> str:
     """Say what the margin is, in the unit of the metric, and whether it was declared before the data."""
-    words, declared = subject.compared.margins[GRID_TABLE], subject.declared_margin
+    words, declared = subject.margin_in_words, subject.declared_margin
     if words == "none":
         return "There is no margin"
-    sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
-    unit = f" {unit_in_words(subject.metric)}".rstrip()
-    if "gap" in words:
-        level = next((name for name in LEVEL_FLOORS if f"floor_{name}_loss" in subject.results.cells), "")
-        gap = f"of the gap from `{level.replace('_', '-')}` to `{BEST_FLOOR}`" if level else "of the gap"
-        words = f"{' to '.join(dict.fromkeys(sizes))}{unit} ({words.replace('gap', gap)})"
-    whose = "default" if declared is None else "declared"
     if subject.margin not in (None, declared):
         return f"The margin, chosen for this report, is {words}"
-    return f"The {whose} margin is {words}"
+    return f"The {'default' if declared is None else 'declared'} margin is {words}"
 
 
 def _only_encoding(subject: ReportSubject) -> str:

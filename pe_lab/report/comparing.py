@@ -195,7 +195,7 @@ def methods_section(subject: ReportSubject, verdicts: bool = True) -> Section:
         f"All verdicts are of one family: {family}. In it, the chance that any verdict of better or worse is wrong is "
         "meant to be at most 5 %, and so is that of equivalent. Settings in which no encoding has learned the task are "
         "not in it.",
-        f"The margin is the smallest difference that matters: {subject.compared.margin}. `better` and `worse` mean "
+        f"The margin is the smallest difference that matters: {subject.margin_in_words}. `better` and `worse` mean "
         "that the difference is significantly not 0; `slightly`, the same with a mean difference below the margin; "
         "`equivalent`, that it is not, and that it is significantly smaller than the margin (two one-sided t tests); "
         "`undecided`, neither; `equal`, that all seeds agree bit for bit.",

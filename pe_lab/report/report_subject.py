@@ -1,19 +1,27 @@
 """The subject of a report: results, baseline and metric; and what a reader must know before any number."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.report.best_candidates import BestCandidates, metric_description
+from pe_lab.report.best_candidates import BestCandidates, metric_description, unit_in_words
 from pe_lab.report.parts import Code, Part, ReportTable, Section
 from pe_lab.report.sequential_verdicts import decisions, with_decisions
 from pe_lab.results import study_comparisons
-from pe_lab.results.columns import displayed_settings, lower_is_better, setting_columns, sorted_values, value_text
+from pe_lab.results.columns import (
+    displayed_settings,
+    in_words,
+    lower_is_better,
+    setting_columns,
+    sorted_values,
+    value_text,
+)
 from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
-from pe_lab.statistics import Families, Margin
+from pe_lab.statistics import GRID_TABLE, Families, Margin
 from pe_lab.statistics.comparisons import count_in_words
 from pe_lab.system.names import unknown_name_message
 
@@ -96,6 +104,18 @@ class ReportSubject:
         return f"compared = sequential_verdicts.with_decisions({families}, sequential_verdicts.decisions(results))"
 
     @property
+    def margin_in_words(self) -> str:
+        """The margin in the unit of the metric, and what it is a share of; "none" where there is none."""
+        words = self.compared.margins[GRID_TABLE]
+        if "gap" not in words:
+            return words
+        margins = self.compared.lines[GRID_TABLE]["margin"]
+        sizes = " to ".join(dict.fromkeys(f"{size:.2g}" for size in (margins.min(), margins.max())))
+        size = f"{sizes} {unit_in_words(self.metric)}".rstrip()
+        ends = f"between the best {in_words(self.metric)} without position and the best possible one"
+        return f"{size} ({gap_in_percent(words).replace('the gap', f'the gap {ends}', 1)})"
+
+    @property
     def declared_margin(self) -> object:
         """The margin in the metric that the study declared before training; None: it declared none."""
         return self.results.declared.margin.get(self.metric)
@@ -124,10 +144,16 @@ class ReportSubject:
         declared = self.declared_margin
         if self.margin is None or self.margin == declared:
             return []
-        before = "the study declared none" if declared is None else f"the study declared {declared}"
+        before = "none" if declared is None else gap_in_percent(str(declared))
         return [
-            f"The margin of {self.margin} was given for this report; {before}. Chosen after looking, it shows nothing."
+            f"The margin of {gap_in_percent(str(self.margin))} was given for this report; the study declared {before}. "
+            "A margin that is chosen after the results are known proves nothing."
         ]
+
+
+def gap_in_percent(words: str) -> str:
+    """Return margins in words, such as `0.05 gap`, with gaps in per cent."""
+    return re.sub(r"([\d.e+-]+) gap", lambda found: f"{100 * float(found[1]):g} % of the gap", words)
 
 
 def results_section(subject: ReportSubject, verdicts: bool = True) -> Section:
@@ -151,7 +177,7 @@ def results_section(subject: ReportSubject, verdicts: bool = True) -> Section:
             "Losses are in nats per token. "
         )
         if cells["pe"].nunique() > 1 and verdicts:
-            family = str(subject.compared).replace(" gap", " of the gap")
+            family = gap_in_percent(str(subject.compared))
             if not subject.compared.size():
                 count = count_in_words(len(subject.compared.asked()), "comparison")
                 family = f"{count} {subject.compared.pairs_in_words}, none of which can be tested"

@@ -43,6 +43,7 @@ def declaring(rows: pd.DataFrame, baseline: str = "rope") -> ReportSubject:
     return replace(asked(rows, baseline), asked=True)
 
 
+GAP = "of the gap between the best loss without position and the best possible one"
 WHERE = "on structured, at depth 1 and 4, after 4 epochs?"
 
 
@@ -79,9 +80,7 @@ def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
     assert first.startswith("Of 4 comparisons with `rope`: 2 better and 2 worse.\n- **At depth 1**: `alibi` ")
     assert second.startswith("Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse")
     fair = "paired over 5 seeds. Encodings were trained at one learning rate for all, not tuned for each."
-    assert second.endswith(
-        f"The default margin is 0.1 nats (0.05 of the gap from `position-blind` to `bayes`). Differences are {fair}"
-    )
+    assert second.endswith(f"The default margin is 0.1 nats (5 % {GAP}). Differences are {fair}")
 
 
 def test_settings_that_reverse_the_order_are_counted() -> None:
@@ -120,7 +119,7 @@ def test_one_seed_decides_nothing() -> None:
     question = asked(cells(seeds=1))
     _, second = sentences(question)
     assert overall(question.compared).case == "untested"
-    assert ": all with one seed. The default margin is 0.1 nats (0.05 of the gap" in second
+    assert ": all with one seed. The default margin is 0.1 nats (5 % of the gap" in second
     assert "Differences are paired over 1 seed." in second
 
 
@@ -299,21 +298,19 @@ def test_a_few_settings_that_cannot_be_averaged_are_all_drawn() -> None:
 
 def test_the_margin_is_named_with_where_it_comes_from() -> None:
     rows = cells(depths=(4,))
-    assert (
-        "The default margin is 0.1 nats (0.05 of the gap from `position-blind` to `bayes`)."
-        in sentences(asked(rows))[1]
-    )
+    assert f"The default margin is 0.1 nats (5 % {GAP})." in sentences(asked(rows))[1]
     assert "The default margin is 0.02 share." in sentences(asked(rows, metric="accuracy"))[1]
     declared = asked(rows, declared=StudyDeclaration({"loss": Margin(0.5, "gap")}))
-    assert "The declared margin is 1 nats (0.5 of the gap from `position-blind` to `bayes`)." in sentences(declared)[1]
+    assert f"The declared margin is 1 nats (50 % {GAP})." in sentences(declared)[1]
     chosen = replace(declared, margin=Margin(0.03, "nats"))
     assert "The margin, chosen for this report, is 0.03 nats." in sentences(chosen)[1]
     notes = [part for part in answer(chosen).parts if isinstance(part, str)]
     assert any(
-        "The margin of 0.03 nats was given for this report; the study declared 0.5 gap." in note for note in notes
+        "The margin of 0.03 nats was given for this report; the study declared 50 % of the gap." in note
+        for note in notes
     )
     same = replace(declared, margin=Margin(0.5, "gap"))
-    assert "The declared margin is 1 nats (0.5 of the gap from `position-blind` to `bayes`)." in sentences(same)[1]
+    assert f"The declared margin is 1 nats (50 % {GAP})." in sentences(same)[1]
     assert not same.margin_notes()
 
 
@@ -329,7 +326,7 @@ def test_a_margin_decides_what_is_equivalent() -> None:
 def test_gaps_that_differ_between_settings_are_given_as_a_range() -> None:
     rows = cells()
     rows["floor_position_blind_loss"] = rows["depth"] * 1.0
-    assert "is 0.05 to 0.2 nats (0.05 of the gap from `position-blind` to `bayes`)" in sentences(asked(rows))[1]
+    assert f"is 0.05 to 0.2 nats (5 % {GAP})" in sentences(asked(rows))[1]
 
 
 def test_settings_that_no_model_has_learned_are_not_averaged_with_others() -> None:

@@ -44,12 +44,13 @@ def test_margin_and_pair_can_be_chosen_on_the_command_line(study, cells, monkeyp
     run(monkeypatch, study)
     text = text_of((study / "report.html").read_text())
     assert "comparisons with none" in text  # the declared baseline
-    assert "The declared margin is 0.02 nats (0.05 of the gap from `position-blind` to `bayes`)." in text
+    gap = "5 % of the gap between the best loss without position and the best possible one"
+    assert f"The declared margin is 0.02 nats ({gap})." in text
     assert "`alibi` (the best of the others by mean" in text
     run(monkeypatch, study, "--margin", "0.5 nats", "--against", "learnable", "--baseline", "rope")
     text = text_of((study / "report.html").read_text())
     assert "The margin, chosen for this report, is 0.5 nats." in text
-    assert "The margin of 0.5 nats was given for this report; the study declared 0.05 gap." in text
+    assert "The margin of 0.5 nats was given for this report; the study declared 5 % of the gap." in text
     assert "`learnable` (as asked) against `rope`." in text
     assert "statistics.Margin.parse('0.5 nats')" in text
 
