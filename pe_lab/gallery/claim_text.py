@@ -14,6 +14,7 @@ from pe_lab.results.columns import cut_interval
 from pe_lab.statistics import Agreement, Comparison
 
 UNPUBLISHED = "not published"  # the paper of entries that have none
+UNLEARNED = "on models that had not learned the task"
 NO_ROOM = "without room for a difference"
 UNITS_OF_CLAIMS = {
     "accuracy": "share of answers",
@@ -94,16 +95,6 @@ def mean_and_interval(test: Claimed, comparison: Comparison) -> tuple[str, str]:
     return say(float(comparison.difference)), f"[{say(low)}, {say(high)}]"
 
 
-def is_cut(finding: Finding, table: PartsTable) -> bool:
-    """Return whether an interval of a table ends at what is possible, and not where its test does."""
-    compared = {label: finding.compared[label] for row in table.rows for label in row.labels}
-    return any(
-        isinstance(test := finding.entry.values[label], Claimed)
-        and _ends(test, each) != (float(each.low), float(each.high))
-        for label, each in compared.items()
-    )
-
-
 def _ends(test: Claimed, comparison: Comparison) -> tuple[float, float]:
     """Return the ends of the interval of a part, cut at what is possible."""
     mean, low, high = (float(value) for value in (comparison.difference, comparison.low, comparison.high))
@@ -147,7 +138,7 @@ def verdict_in_words(finding: Finding, has_unlearned: bool, roomless: Collection
         roomless: the parts of `without_room`.
     """
     verdict = verdict_of_claim(finding, roomless)
-    limits = ", on models that had not learned the task" if finding.compared and has_unlearned else ""
+    limits = f" {UNLEARNED}" if finding.compared and has_unlearned else ""
     return verdict if verdict == CANNOT else f"{verdict}{limits}"
 
 

@@ -51,7 +51,7 @@ class ShownClaim:
         as_claimed: the labels of the parts that are as claimed.
         parts: by label.
         weakest: the part that supports the claim least; None: nothing is compared.
-        tables: of the parts, each with whether an interval of it ends at what is possible.
+        tables: of the parts.
     """
 
     paper: str
@@ -60,7 +60,7 @@ class ShownClaim:
     as_claimed: list[str]
     parts: dict[str, ShownPart]
     weakest: ShownPart | None
-    tables: list[tuple[claim_text.PartsTable, bool]]
+    tables: list[claim_text.PartsTable]
 
     @classmethod
     def of(cls, claim: Finding, roomless: Mapping[str, str]) -> "ShownClaim":
@@ -81,7 +81,7 @@ class ShownClaim:
             claim_tests.shown(claim),
             parts,
             None if weakest is None else parts[weakest],
-            [(table, claim_text.is_cut(claim, table)) for table in claim_text.parts_tables(claim)],
+            claim_text.parts_tables(claim),
         )
 
 

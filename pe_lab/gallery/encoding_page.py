@@ -7,7 +7,7 @@ from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.task_results import USE, end_at_cap
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.gallery.claim_tests import by_support, encodings_of
-from pe_lab.gallery.claim_text import ours, states
+from pe_lab.gallery.claim_text import UNLEARNED, ours, states
 from pe_lab.gallery.definitions import Definition
 from pe_lab.gallery.extrapolation import SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.formulas import mathml
@@ -190,11 +190,15 @@ def _count_verdicts(content: GalleryData, claims: dict[str, Finding], numbers: d
     order, parts = list(EntryVerdict), []
     for what, findings in (("claims that name it", claims), ("numbers", numbers)):
         by_verdict = sorted(findings.items(), key=lambda item: order.index(item[1].verdict))
-        verdicts = Counter(
+        verdicts = [
             content.claim_verdict(name) if name in content.claims else str(each.verdict) for name, each in by_verdict
-        )
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-        parts += [f"{what}: {counts}"] if counts else []
+        ]
+        limited = Counter(verdict.removesuffix(f" {UNLEARNED}") for verdict in verdicts if verdict.endswith(UNLEARNED))
+        counts = [
+            f"{count} {verdict}" + f" ({limited[verdict]} {UNLEARNED})" * (limited[verdict] > 0)
+            for verdict, count in Counter(verdict.removesuffix(f" {UNLEARNED}") for verdict in verdicts).items()
+        ]
+        parts += [f"{what}: {', '.join(counts)}"] if counts else []
     parts += [f"{again} {'tasks' if again > 1 else 'task'} trained again with fresh seeds"] if again else []
     return "; ".join(parts) or "no claim and no number"
 

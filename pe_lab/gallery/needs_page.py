@@ -69,16 +69,13 @@ def _count_other_studies(content: GalleryData, use: list[str]) -> dict[str, Any]
 
     Returns:
         studies: of how many; of: how many encodings these have; agreeing: the number, by encoding; contradicted: the
-        other studies, by encoding, each with its lowest and highest loss over seeds.
+        other studies, by encoding.
     """
     studies = [study for study in text_studies(content) if set(use) <= set(study["losses"])]
-    contradicted: dict[str, dict[str, list[float]]] = {}
-    for study in studies:
-        for pe in (pe for pe in use if pe not in list(study["losses"])[: len(use)]):
-            rows = content.text_losses[study["name"]]
-            losses = rows.loc[rows["pe"].eq(pe) & rows["length"].eq(LONGER_TEXT[1]), "loss"]
-            contradicted.setdefault(pe, {})[study["what"]] = [float(losses.min()), float(losses.max())]
-    agreeing = {pe: len(studies) - len(contradicted.get(pe, {})) for pe in use}
+    contradicted = {
+        pe: [study["what"] for study in studies if pe not in list(study["losses"])[: len(use)]] for pe in use
+    }
+    agreeing = {pe: len(studies) - len(contradicted[pe]) for pe in use}
     counts = sorted({len(study["losses"]) for study in studies})
     return {"studies": len(studies), "of": counts, "agreeing": agreeing, "contradicted": contradicted}
 

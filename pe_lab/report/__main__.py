@@ -98,8 +98,11 @@ def report(arguments: argparse.Namespace) -> None:
     if results.refused:
         print(f"partial: {len(results.refused)} entries were refused; the report lists them", file=sys.stderr)
     if paper_folder is not None:
-        print(f"{paper_folder / 'paper.tex'}: {count} files; pdflatex, run in that folder, shows them all")
-    print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
+        print(f"{paper_folder / 'paper.tex'}: {count} files; next: pdflatex paper.tex in that folder")
+    print(
+        f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s; "
+        f"next: open it in a browser{', or --paper DIR for LaTeX tables and figures' * (paper_folder is None)}"
+    )
 
 
 def _load(arguments: argparse.Namespace) -> tuple["Results", str, Path]:

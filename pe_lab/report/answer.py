@@ -501,7 +501,7 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(verdicts) == 1 else ''}"
         text += named[verdicts[0]] if len(verdicts) == 1 else ends
     if "look" not in lines and lines["verdict"].isin(DIFFERENT_VERDICTS).any():
-        text += f" (better or worse: {subject.compared.rule})"
+        text += f". Better, worse or different means {subject.compared.rule}"
     text += _reversals(lines)
     fair = [_margin(subject), f"Differences are paired over {count_of_seeds(lines['seeds'])}"]
     if "look" in lines:
@@ -516,7 +516,7 @@ def _reversals(lines: pd.DataFrame) -> str:
     directions = lines.assign(direction=[Verdict(word).direction for word in lines["verdict"]])
     found = directions[directions["direction"] != ""].groupby(["pe", "baseline"], sort=False)["direction"].nunique()
     pairs = [f"`{pe}` and `{other}`" for pe, other in found.index[found > 1]]
-    return f". The order depends on the setting: {'; '.join(pairs)}" if pairs else ""
+    return f". Which of two is better depends on the setting for {'; '.join(pairs)}" if pairs else ""
 
 
 def _margin(subject: ReportSubject) -> str:

@@ -38,19 +38,19 @@ SENTENCES = {  # by what is decided: see `BestCandidates.case`
     "The next is `{second}`, worse by {gap}.",
     "only": f"{MEAN} Only {{open}} can be the best.",
     "all open": f"{MEAN} No encoding is significantly worse than another{{alone}}.",
-    "open": f"{MEAN} {{start}}he best may be any of {{open}}.",
+    "open": f"{MEAN} The best may be any of {{open}}: none of them is significantly worse than another{{beyond}}.",
 }
 NOTES = {  # behind "only" and "open"
     "bitwise": "They are equal bit for bit.",
     "all alike": "They are equivalent within the margin.",
     "alike": "Equivalent to {top}: {alike}.",
-    "near": "Of these, {nearly}.",
+    "near": "{nearly}.",
     "behind": "{worse}.",
 }
 OVER_SETTINGS = {  # by how many of the settings have one encoding that can be the best: all the same, some, none
     "same": "In each of {count} settings{why}, only {names} can be the best.",
     "some": "Of {count} settings{why}, {clear} have only one encoding that can be the best: {leads}.",
-    "none": "No encoding is clearly the best in any of the {count} settings{why}.",
+    "none": "In each of {count} settings{why}, several encodings may be the best.",
 }
 IN_ALL = {0: "No encoding can be the best in all of them.", 1: "Only {names} can be the best in all of them."}
 IN_ALL_OF_SEVERAL = "In all of them, the best may be any of {names}."
@@ -201,14 +201,14 @@ class BestCandidates:
             **{name: names_in_words(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
-        values["alone"] = "" if self.alike else ", and none is shown to be equivalent to it"
-        values["start"] = "Counting those that are slightly worse, t" if self.near else "T"
+        values["alone"] = "" if self.alike else f", and none is shown to be equivalent to `{first}`"
+        values["beyond"] = " by as much as the margin" * bool(self.near)
         values["top"] = f"`{self.open[0]}`" if self.open else ""
         near = [
-            f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}, a mean below the margin"
+            f"`{pe}` is worse than `{other}`, but by less than the margin: {self.gap(pe, other)}"
             for pe, other in self.nearly
         ]
-        values["nearly"] = "; ".join(near) or f"{values['near']} are worse than another one, by a mean below the margin"
+        values["nearly"] = "; ".join(near) or f"Worse than another one, but by less than the margin: {values['near']}"
         values["worse"] = "; ".join(gaps) or f"Significantly worse than another one: {values['behind']}"
         case = "all open" if self.case == "open" and not (self.behind or self.near) else self.case
         templates = [SENTENCES[case], *(NOTES[name] for name in self.notes)]
@@ -360,7 +360,7 @@ def verdict_over_settings(per_setting: Sequence[BestCandidates], where: str = ""
     counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else f"all {len(per_setting)}"
     always, never = (names_in_words(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
     near = any(name in candidates.near for candidates in per_setting for name in counts.always)
-    best = f"may be the best{', or slightly worse than it,' * near}"
+    best = f"may be the best{', or worse by less than the margin,' * near}"
     can = f"{always} {best}" if always else "no encoding may be the best"
     start = f"{where}, " if where else ""
     return capitalise(f"{start}{can} in {which}{f'; {never} in none' if never else ''}:")

@@ -133,7 +133,7 @@ def _apart_in_words(subject: ReportSubject, runs: ApartRuns) -> str:
         words = f", above the best without position ({level:.3g}): it did not learn" * failed
         told.append(f"{amount(of_pe[seed], metric)} (seed {seed}{rate}){words}")
     where, without = f" ({runs.setting})" * bool(runs.setting), "it" if len(seeds) == 1 else "them"
-    text = f"`{pe}`{where}, {join_words(told)}; the other {len(others)} have {others.min():.3g} to {others.max():.3g}. "
+    text = f"`{pe}`{where}, {join_words(told)}; the other {len(others)} have {range_in_words(others, '.3g', ' to ')}. "
     text += f"Without {without} the mean is {others.mean():.3g}, not {of_pe.mean():.3g}"
     means = values.drop(columns=pe).mean().sort_values(ascending=lower_is_better(metric))
     other = means.index[0] if draws_from_best(subject) or subject.baseline not in means else subject.baseline

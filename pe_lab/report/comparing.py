@@ -91,7 +91,7 @@ def differences_section(subject: ReportSubject) -> Section:
         return Section("Ranks and seeds needed", details)  # differences stand on the first screen
     lines = families.asked()
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdict_counts(lines).items())
-    rule = f" (better or worse: {families.rule})" * bool(lines["verdict"].isin(DIFFERENT_VERDICTS).any())
+    rule = f". Better, worse or different means {families.rule}" * bool(lines["verdict"].isin(DIFFERENT_VERDICTS).any())
     parts: list[Part] = [f"Comparisons {families.pairs_in_words}: {counts}{rule}."]
     if (compared["verdict"] != Verdict.BOTH_UNSOLVED).any():
         parts.append(all_differences(subject))

@@ -20,6 +20,8 @@ from pe_lab.statistics import Verdict
 
 MAX_OPEN_ROWS = 30  # rows of a table that is not folded
 MAX_COLUMNS = 40  # of a table that can hold texts
+MAX_LETTERS = 110  # of a text in a table, behind which the rest of a list is folded
+MIN_FOLDED = 2  # names that are folded
 MAX_UNWRAPPED_LETTERS = 20  # letters of a column of texts up to which these stay in one line
 MIN_SENTENCE_LETTERS = 40  # letters of a text from which its column is wide, also on a narrow screen
 MAX_WIDTH_BESIDE_TEXT = 6.0  # inches: a wider figure of an opening section stands below its answer
@@ -105,7 +107,16 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
         elif kind == "text" and max(width, len(heads[column])) <= MAX_UNWRAPPED_LETTERS:
             classes[column] = "text short"
     stacks = len(heads) > 1 and any("long" in kind or kind == "text" for kind in classes)
-    return {"heads": heads, "classes": classes, "lines": lines, "stacks": stacks}
+    parts = [[_shown_and_folded(value) for value in line] for line in lines]
+    return {"heads": heads, "classes": classes, "lines": parts, "stacks": stacks}
+
+
+def _shown_and_folded(text: str) -> tuple[str, list[str]]:
+    """Return what a cell of a table shows, and the rest of a list of names, which a reader opens."""
+    names = text.split(", ")
+    shown = [name for at, name in enumerate(names) if len(", ".join(names[: at + 1])) <= MAX_LETTERS]
+    few = len(names) - len(shown) < MIN_FOLDED or any(" " in name for name in names[len(shown) :])
+    return (text, []) if few else (", ".join(shown), names[len(shown) :])
 
 
 def _looks() -> dict[str, dict[str, str]]:

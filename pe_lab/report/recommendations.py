@@ -13,7 +13,6 @@ from pe_lab.statistics import EQUIVALENT_VERDICTS, GRID_TABLE, Families
 from pe_lab.statistics.verdicts import Verdict
 
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
-MAX_NAMED = 5  # ties that are named; further ones are counted
 BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
 RELATIONS = {  # of the first to those that it ties with: the words, and the verdicts on it
     "slightly better than": (Verdict.SLIGHTLY_BETTER,),
@@ -122,20 +121,14 @@ def _certainty(first: pd.Series, tied: list[str], verdicts: dict[str, str], coun
     if first["worst"] == 1:
         return f"better than each of the other {count - 1}" if count > 2 else "better than the other"
     beaten = count - int(first["worst"])
-    words, undecided = [], list(tied)
+    words, undecided = [f"better than {beaten} of the other {count - 1}"] * (beaten > 0), list(tied)
     for relation, of_relation in RELATIONS.items():
         names = [pe for pe in tied if verdicts.get(pe) in of_relation]
-        words += [f"{relation} {_names_in_words(names)}"] if names else []
+        words += [f"{relation} {', '.join(names)}"] if names else []
         undecided = [pe for pe in undecided if pe not in names]
     if undecided or not words:
-        words.append(f"may also be {_names_in_words(undecided) or 'another'}")
-    return "; ".join([*words, f"better than {beaten} of the other {count - 1}"])
-
-
-def _names_in_words(names: list[str]) -> str:
-    """Return names as text, those beyond the first few as a number."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+        words.append(f"not separable from {', '.join(undecided) or 'another'}")
+    return "; ".join(words)
 
 
 def _pooled_lines(compared: Families, pool: pooling.Pool, metric: str) -> list[list[Any]]:

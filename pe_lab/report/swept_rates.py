@@ -190,8 +190,8 @@ def _searched_rates_section(chosen: pd.DataFrame) -> Section:
     if "start_scale" in chosen and chosen["start_scale"].notna().any():
         what += " and starting scale"
     parts: list[Part] = [
-        f"Each encoding was trained at the {what} that had the lowest validation loss in a search of its own. The "
-        "search had other seeds than the comparisons; it does not say how much the ranking depends on the rate."
+        f"A search for each encoding chose the {what} with the lowest validation loss, with other seeds than those "
+        "that are compared. It does not say how much the ranking depends on the rate."
     ]
     if edge := int(chosen["at_edge"].astype(str).str.lower().eq("true").sum()):
         parts.append(

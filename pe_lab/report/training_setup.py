@@ -79,10 +79,10 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     searched = searched_rates(results)
     if searched is not None:
         edge = int(searched["at_edge"].astype(str).str.lower().eq("true").sum())
-        where = f"{edge} of {len(searched)} at an edge of it" if edge else "none at an edge of it"
+        where = f"the best was the lowest or highest in {edge or 'none'} of {len(searched)} searches"
         scales = "start_scale" in searched and searched["start_scale"].notna().any()
-        what = "at learning rates and starting scales" if scales else "at learning rates"
-        whose = f"{what} from a search" if alone else f"each {what} from a search of its own"
+        what = "at the learning rate and starting scale" if scales else "at the learning rate"
+        whose = f"{what} that a search chose" if alone else f"each {what} that a search of its own chose"
         return f"{whose} ({range_in_words(searched['tried'], 'g', ' to ')} tried, {where})"
     if LR in cells:
         if alone:

@@ -35,7 +35,7 @@ def test_encodings_hold_where_nine_of_ten_answers_are_right_or_the_loss_is_among
         length: names for length, names in text.best_at.items() if length > 1
     }
     shown = replace(content, results={"induction": results, "causal_text": text})
-    (page,) = re.findall(r"<p data-held>(.*?)</p>", task_page(shown, task).html())
+    (page,) = re.findall(r"data-held>(.*?)</div>", task_page(shown, task).html())
     html = needs_page(shown).html()
     (need,) = re.findall(r'data-held="4">(.*?)</div>', lines_of(html, "need")["induction"], re.DOTALL)
     assert [names_in(part) for part in (page, need)] == [["alibi", "rope"]] * 2
@@ -56,7 +56,7 @@ def test_an_encoding_whose_mean_alone_is_high_holds_on_average_only(content: Gal
     assert (list(encodings_that_hold(results)[4.0]), list(holding_on_average(results)[4.0])) == (["rope"], ["alibi"])
     assert holding_on_average(content.results["causal_text"]) == {}
     shown = replace(content, results={"induction": results})
-    (page,) = re.findall(r"<p data-held>(.*?)</p>", task_page(shown, task).html())
+    (page,) = re.findall(r"data-held>(.*?)</div>", task_page(shown, task).html())
     held, average = page.split("data-average")
     assert ("whole 60" in held, "whole 3\u00a0%" in average) == (True, True)
     box = re.findall(r"<p data-holds>(.*?)</p>", encoding_page(shown, "alibi").html())[0]
@@ -85,7 +85,7 @@ def test_where_nothing_holds_the_highest_is_named_with_its_range(content: Galler
     assert 0 < need.index("Within a factor of") < need.index("0 to 20\u00a0% by seed")
     later = rows.assign(accuracy_x4=rows["accuracy_x2"])
     (line,) = re.findall(
-        r"<p data-held>(.*?)</p>",
+        r"data-held>(.*?)</div>",
         task_page(replace(content, results={"induction": TaskResults(task, later)}), task).html(),
     )
     assert (names_in(line), "0 to 20\u00a0% by seed" in line) == (["rope"], True)

@@ -61,7 +61,9 @@ def test_the_leaderboard_begins_with_what_is_best_and_what_holds_at_4_times_the_
     assert (names_in(best), names_in(longer)) == ([most], [holds])
     assert ["2 of 2" in part for part in (best, longer)] == [True, True]
     summary = lines_of(needs_page(shown).html(), "summary")["induction"].partition('data-label="longer"')[2]
-    assert f"+{len(held) - 2}</small>" in summary.partition("</td>")[0]
+    longer = summary.partition("</td>")[0]
+    assert f"<summary>and {len(held) - 2} more</summary>" in longer
+    assert names_in(longer) == held  # those that open as well
     pages_ = (task_page(shown, induction.task).html(), lines_of(needs_page(shown).html(), "need")["induction"])
     assert [f"and {len(held) - 3} more" in html for html in pages_] == [True] * 2
     nothing = TaskResults(induction.task, rows.assign(accuracy_x4=0.1))

@@ -111,12 +111,12 @@ def test_the_summary_of_needs_has_what_to_use_at_each_length_and_what_not_to(con
     vectors = "Learned position vectors do not work beyond"
     assert html.index(vectors) < html.index("data-summary") < html.index("data-need")
     words = unescape(re.sub("<[^>]+>", "", html))
-    assert "has 0 to 0\u00a0% of the answers right (at most 0\u00a0% of whole" in words
-    assert re.search(r"whole sequences\); [^.]*none 0 to 0\u00a0%", words)
+    assert "has 0 to 0\u00a0% of the answers right, and at most 0\u00a0% of whole" in words
+    assert re.search(r"whole sequences\. [^.]*none 0 to 0\u00a0%", words)
     other = rows.assign(accuracy_x4=rows["accuracy_x4"] + 0.6 * rows["pe"].eq("learnable"), exact_match_x4=0.01)
     two = {"induction": TaskResults(task, rows), "copy": TaskResults(task_named("copy"), other.assign(task="copy"))}
     words = unescape(re.sub("<[^>]+>", "", needs_page(replace(content, results=two)).html()))
-    assert "has 0 to 60\u00a0% of the answers right (at most 1\u00a0% of whole" in words
+    assert "has 0 to 60\u00a0% of the answers right, and at most 1\u00a0% of whole" in words
     better = replace(content, results={"induction": TaskResults(task, rows.assign(exact_match_x4=0.2))})
     assert vectors not in needs_page(better).html()
 

@@ -101,6 +101,18 @@ def test_columns_of_sentences_are_wide():
     assert page_module._part(table)["table"]["classes"] == ["text short", "text long"]
 
 
+def test_the_end_of_a_long_list_of_names_is_folded_and_all_are_there():
+    names = [f"encoding_{number}" for number in range(20)]
+    sure = f"better than 3 of the other 23; not separable from {', '.join(names)}"
+    page = html("page", [Section("one", [ReportTable(pd.DataFrame({"pe": ["rope"], "how sure": [sure]}), "choice")])])
+    cell = page[page.index("better than 3") :].partition("\n")[0]
+    folded = re.search("<details><summary>and ([0-9]+) more</summary>(.*)</details>", cell)
+    assert folded is not None
+    assert int(folded[1]) == len(folded[2].split(", "))
+    assert re.findall("encoding_[0-9]+", cell) == names
+    assert "<details" not in html("page", [Section("one", [ReportTable(pd.DataFrame({"how": [sure[:80]]}), "few")])])
+
+
 def test_rows_with_sentences_are_blocks_that_name_their_columns_on_a_narrow_screen():
     rows = pd.DataFrame({"need": ["x" * 50], "encoding": ["rope"], "value": [1.0]})
     page = html(

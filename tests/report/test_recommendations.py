@@ -34,10 +34,10 @@ def test_the_choice_names_the_best_and_those_that_may_be_as_good(cells):
     assert line["how sure"] == "better than each of the other 3"
     tied = learned(made_cells({"rope": 0.5, "learnable": 0.5, "none": 0.9}))
     line = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings"]
-    assert {line["encoding"], *re.findall("equivalent to (.*);", line["how sure"])} == {"rope", "learnable"}
+    assert {line["encoding"], *re.findall("equivalent to (.*)$", line["how sure"])} == {"rope", "learnable"}
     tied.loc[tied["pe"] == "rope", "test_loss"] += np.random.default_rng(2).normal(0, 0.1, 20)
     line = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings"]
-    assert {line["encoding"], *re.findall("may also be (.*);", line["how sure"])} == {"rope", "learnable"}
+    assert {line["encoding"], *re.findall("not separable from (.*)$", line["how sure"])} == {"rope", "learnable"}
 
 
 def test_the_choice_tells_equivalents_from_those_that_are_undecided():
@@ -47,11 +47,12 @@ def test_the_choice_tells_equivalents_from_those_that_are_undecided():
     found = choices(cells, pd.DataFrame(), compared=families(cells, pd.DataFrame(), margin=Margin(0.1, "nats")))
     for need, line in found.set_index("need").iterrows():
         if need.startswith("test loss, depth 1, epochs"):
-            assert {line["encoding"], *re.findall("^equivalent to ([^;,]*);", line["how sure"])} == {
+            assert {line["encoding"], *re.findall("; equivalent to ([^;,]*);", line["how sure"])} == {
                 "rope",
                 "learnable",
             }
-            assert "; may also be noisy; better than 1 of the other 3" in line["how sure"]
+            assert line["how sure"].startswith("better than 1 of the other 3; equivalent to ")
+            assert line["how sure"].endswith("; not separable from noisy")
 
 
 def test_a_declared_margin_is_that_of_every_table_of_its_metric(cells):
@@ -148,7 +149,7 @@ def test_one_that_is_slightly_worse_than_the_best_is_named_as_such():
     assert compared.lines[GRID_TABLE]["verdict"].tolist() == ["slightly worse", "equivalent", "slightly worse"]
     assert compared.verdicts("a") == {"b": "slightly better", "c": "equivalent"}
     (line,) = choices(cells, pd.DataFrame(), compared=compared).to_dict("records")
-    expected = "slightly better than b; equivalent to c; better than 0 of the other 2"
+    expected = "slightly better than b; equivalent to c"
     assert (line["encoding"], line["how sure"]) == ("a", expected)
 
 
@@ -185,7 +186,7 @@ def test_a_setting_with_a_dot_in_its_name_has_its_own_equivalents(cells):
         (rows["model.norm"] == "post") & (rows["pe"] == "alibi"), "test_loss"
     ].values
     found = choices(rows, pd.DataFrame()).set_index("need")["how sure"]
-    assert found["test loss, norm post"] == "equivalent to alibi; better than 2 of the other 3"
+    assert found["test loss, norm post"] == "better than 2 of the other 3; equivalent to alibi"
     assert found["test loss, norm pre"] == "better than each of the other 3"
 
 

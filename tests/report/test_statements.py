@@ -107,7 +107,7 @@ class Statements:
             if line["how sure"].startswith("better than each"):
                 for pe in known - {first}:
                     self.add(setting, pe, first, first)
-            elif tied := re.search(r"may also be (.*);", line["how sure"]):
+            elif tied := re.search(r"not separable from (.*)$", line["how sure"]):
                 for pe in tied[1].split(", "):
                     self.add(setting, pe, first, f"not {first}")
 
@@ -173,7 +173,7 @@ def test_what_a_choice_calls_equivalent_is_so_by_the_verdicts(number):
         tied = set(ranked["pe"][ranked["best"] == 1]) - {line["encoding"]}
         verdicts = compared.verdicts(line["encoding"], line["need"])
         named = {}
-        for relation, names in re.findall("(equivalent to|slightly better than) ([^;]*);", line["how sure"]):
+        for relation, names in re.findall("(equivalent to|slightly better than) ([^;]*)", line["how sure"]):
             named |= dict.fromkeys(names.split(", "), relation.rpartition(" ")[0])
         assert named == {pe: verdicts[pe] for pe in tied if verdicts[pe] != "undecided"}
         count += 1

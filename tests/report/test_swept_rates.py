@@ -57,16 +57,14 @@ def test_rates_of_a_search_are_shown_and_not_called_untuned(cells, tmp_path, own
     asked = question(results)
     titles = {section.title: section.parts for section in sections(asked)}
     first, note, shown = titles["Learning rates"]
-    assert first.startswith(
-        "Each encoding was trained at the learning rate that had the lowest validation loss in a sea"
-    )
+    assert first.startswith("A search for each encoding chose the learning rate with the lowest validation loss")
     edge = int(table["at_edge"].sum())
     assert note.startswith(f"**Note.** {edge} of {len(table)} choices are the lowest or the highest that was tried")
     assert shown.data["optimizer.lr"].tolist() == table["optimizer.lr"].tolist()
     assert "one learning rate" not in " ".join(part for parts in titles.values() for part in parts if type(part) is str)
     (tmp_path / "rates.csv").write_text(table.assign(start_scale=0.5, at_edge=False).to_csv(index=False))
     first, shown = {section.title: section.parts for section in sections(asked)}["Learning rates"]
-    assert "at the learning rate and starting scale that had" in first
+    assert "chose the learning rate and starting scale with" in first
 
 
 @pytest.mark.usefixtures("unplaced")

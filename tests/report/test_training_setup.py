@@ -65,16 +65,17 @@ def test_rates_as_a_setting_are_counted(tmp_path) -> None:
 
 def test_rates_of_a_search_are_said_with_their_edges(tmp_path) -> None:
     assert rates_in_words(results(tmp_path, cells(OWN), SEARCHED)) == (
-        "each at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
+        "each at the learning rate that a search of its own chose (5 to 7 tried, the best was the lowest or highest in "
+        "1 of 4 searches)"
     )
     scaled = SEARCHED.assign(start_scale=[0.5, None, None, None])
-    assert "at learning rates and starting scales from a search" in rates_in_words(
+    assert "at the learning rate and starting scale that a search" in rates_in_words(
         results(tmp_path, cells(OWN), scaled)
     )
     unscaled = SEARCHED.assign(start_scale=None)
     assert "scales" not in rates_in_words(results(tmp_path, cells(OWN), unscaled))
     inside = SEARCHED.assign(at_edge=False, tried=5)
-    assert rates_in_words(results(tmp_path, cells(OWN), inside)).endswith("(5 tried, none at an edge of it)")
+    assert rates_in_words(results(tmp_path, cells(OWN), inside)).endswith("lowest or highest in none of 4 searches)")
 
 
 @pytest.mark.parametrize(
@@ -95,17 +96,17 @@ def test_a_search_that_is_not_that_of_the_cells_is_not_named(searched, tmp_path)
 def test_a_search_that_found_one_rate_for_all_is_a_search(tmp_path) -> None:
     rows = cells(OWN).drop(columns=LR)
     same = SEARCHED.assign(**{LR: 1e-3})
-    assert "from a search of its own" in rates_in_words(results(tmp_path, rows, same))
+    assert "that a search of its own chose" in rates_in_words(results(tmp_path, rows, same))
     assert rates_in_words(results(tmp_path, rows, SEARCHED)) == "at one learning rate for all, not tuned for each"
 
 
 def test_an_encoding_whose_cells_all_failed_hides_no_search(tmp_path) -> None:
     rows = cells(OWN)
     failed = pd.concat([SEARCHED, SEARCHED.tail(2).assign(pe="none", tried=9, at_edge=True)])
-    expected = "each at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
+    expected = rates_in_words(results(tmp_path, cells(OWN), SEARCHED))
     assert rates_in_words(results(tmp_path, rows, failed)) == expected
     alone = rates_in_words(results(tmp_path, rows[rows["pe"] == "rope"].drop(columns=LR), failed))
-    assert alone.startswith("at learning rates from a search (5 to 7 tried")
+    assert alone.startswith("at the learning rate that a search chose (5 to 7 tried")
 
 
 def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
@@ -117,7 +118,7 @@ def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
 def test_a_copied_study_keeps_its_search_and_its_verdicts(tmp_path) -> None:
     committed = Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe"
     copied = frame.load(shutil.copytree(committed, tmp_path / "copied"))
-    assert rates_in_words(copied).startswith("each at learning rates and starting scales from a search of its")
+    assert rates_in_words(copied).startswith("each at the learning rate and starting scale that a search of its own")
     assert len(decisions(copied)) == len(pd.read_csv(committed / "decisions.csv"))
 
 
