@@ -21,7 +21,7 @@ from pe_lab.results.panels import settings_in_words
 from pe_lab.results.study_comparisons import POOLED
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import metric_unit
-from pe_lab.statistics.comparisons import comparisons_with, count_in_words, exchange_pairs
+from pe_lab.statistics.comparisons import comparisons_with, count_in_words, exchange_pairs, verdicts_by_encoding
 
 FEW_SETTINGS = 4  # that are named one by one
 MAX_LEFT_OUT = 2  # encodings that are named instead of the others
@@ -97,9 +97,10 @@ class BestCandidates:
         """
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
-        verdicts = {name: set(comparisons_with(name, lines)["verdict"]) for name in means}
-        undefeated = [name for name, against in verdicts.items() if Verdict.WORSE not in against]
-        near = [name for name in undefeated if Verdict.SLIGHTLY_WORSE in verdicts[name]]
+        verdicts = verdicts_by_encoding(lines)
+        against = {name: set(verdicts.get(name, {}).values()) for name in means}
+        undefeated = [name for name in means if Verdict.WORSE not in against[name]]
+        near = [name for name in undefeated if Verdict.SLIGHTLY_WORSE in against[name]]
         behind = [name for name in means if name not in undefeated]
         return cls(metric, what, where, means, lines, undefeated, near, behind)
 

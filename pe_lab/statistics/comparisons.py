@@ -143,6 +143,15 @@ def comparisons_with(name: str, lines: pd.DataFrame, side: str = "pe") -> pd.Dat
     return of_name.mask(of_name[side] != name, exchange_pairs(of_name))
 
 
+def verdicts_by_encoding(lines: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Return the verdicts on each encoding of one setting, by the name of the other encoding."""
+    verdicts: dict[str, dict[str, str]] = {}
+    for pe, baseline, verdict in zip(lines["pe"], lines["baseline"], lines["verdict"], strict=True):
+        verdicts.setdefault(pe, {})[baseline] = verdict
+        verdicts.setdefault(baseline, {})[pe] = str(Verdict(verdict).reverse)
+    return verdicts
+
+
 def pairing_in_words(lines: pd.DataFrame) -> str:
     """Describe how lines are compared: over which runs, and whether with shared variances."""
     shared = ", with variances from all encodings of a setting" if share_variances(lines) else ""

@@ -16,6 +16,7 @@ from pe_lab.statistics.comparisons import (
     paired_differences,
     pairing_in_words,
     share_variances,
+    verdicts_by_encoding,
 )
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margins, margins_by_metric
@@ -151,8 +152,7 @@ class Families:
         lines = self.lines[name]
         for column, value in setting.items():
             lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
-        lines = comparisons_with(pe, lines)
-        return dict(zip(lines["baseline"], lines["verdict"], strict=True))
+        return verdicts_by_encoding(lines).get(pe, {})
 
     def ranks(self, name: str = GRID_TABLE, among: Collection[str] | None = None) -> pd.DataFrame:
         """Return the range of ranks of each encoding; it ranks below another only if that one is better.
@@ -177,16 +177,16 @@ class Families:
         size, ranked = table.shape[1] * (table.shape[1] - 1) // 2, []
         for number, (setting, part) in enumerate(split_by_setting(table)):
             means = (sign * part.mean()).sort_values(kind="stable").dropna()
-            setting_lines = lines.iloc[number * size : (number + 1) * size]
+            verdicts = verdicts_by_encoding(lines.iloc[number * size : (number + 1) * size])
             for pe in means.index:
-                verdicts = comparisons_with(pe, setting_lines)["verdict"]
-                best, worst = 1 + (verdicts == Verdict.WORSE).sum(), len(means) - (verdicts == Verdict.BETTER).sum()
+                against = list(verdicts.get(pe, {}).values())
+                best, worst = 1 + against.count(Verdict.WORSE), len(means) - against.count(Verdict.BETTER)
                 line = {"pe": pe, "mean": sign * means[pe], "seeds": int(part[pe].notna().sum())}
                 line |= {
                     "best": best,
                     "worst": worst,
                     "tied": worst - best,
-                    "equivalent": verdicts.isin(EQUIVALENT_VERDICTS).sum(),
+                    "equivalent": sum(verdict in EQUIVALENT_VERDICTS for verdict in against),
                 }
                 ranked.append(setting | line)
         settings = [column for column in table.index.names if column != "seed"]
