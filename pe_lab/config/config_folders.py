@@ -75,8 +75,8 @@ def find_folders() -> ConfigFolders:
         ValueError: a folder, an entry point or a file cannot be used; two files have the same group and name.
     """
     files: dict[str, dict[str, Path]] = {}
-    for file in _files(config_folder()):
-        files.setdefault(_group(config_folder(), file), {})[file.stem] = file
+    for group, file in _files(config_folder()):
+        files.setdefault(group, {})[file.stem] = file
     groups = sorted(group for group in files if group)
     users: list[Path] = []
     for source, path in [*((CONFIG_DIR_SOURCES, folder) for folder in _environment_folders()), *_installed_folders()]:
@@ -84,11 +84,11 @@ def find_folders() -> ConfigFolders:
         if folder in (config_folder().resolve(), *users):
             continue
         users.append(folder)
-        for file in _users_files(folder, source, groups):
-            names = files[_group(folder, file)]
+        for group, file in _users_files(folder, source, groups):
+            names = files[group]
             if file.stem in names:
                 raise ValueError(
-                    f"{_group(folder, file)}={file.stem} must have one file, got {names[file.stem]} and {file}: "
+                    f"{group}={file.stem} must have one file, got {names[file.stem]} and {file}: "
                     f"give yours a name of its own"
                 )
             names[file.stem] = file
@@ -246,25 +246,24 @@ def _package_folder(point: EntryPoint) -> Path:
     raise ImportError(f"there is no package {package}" if spec is None else f"{point.value} is no folder of a package")
 
 
-def _files(folder: Path, depth: int = 0) -> Iterator[Path]:
-    """Yield the YAML files of a folder and of the folders in it, in order; not of hidden ones."""
-    for path in sorted(folder.iterdir()):
-        if path.name[0] in "._":
+def _files(folder: Path, *names: str) -> Iterator[tuple[str, Path]]:
+    """Yield the YAML files of a folder and of the folders in it, in order, each with its group; not of hidden ones.
+
+    Args:
+        names: the folders between the whole folder and this one. A group is named by them, as hydra/launcher; the group
+            of files in the whole folder is empty.
+    """
+    for name in sorted(os.listdir(folder)):
+        if name[0] in "._":
             continue
-        if path.suffix in (".yaml", ".yml"):
-            yield path
-        elif depth < MAX_FOLDER_DEPTH and path.is_dir():
-            yield from _files(path, depth + 1)
+        if name.endswith((".yaml", ".yml")):
+            yield "/".join(names), folder / name
+        elif len(names) < MAX_FOLDER_DEPTH and (folder / name).is_dir():
+            yield from _files(folder / name, *names, name)
 
 
-def _group(folder: Path, file: Path) -> str:
-    """Return the group of a file: the folder it is in, as hydra/launcher; empty for a file of no group."""
-    group = file.parent.relative_to(folder).as_posix()
-    return "" if group == "." else group
-
-
-def _users_files(folder: Path, source: str, groups: list[str]) -> Iterator[Path]:
-    """Yield the files of a user's folder, each checked.
+def _users_files(folder: Path, source: str, groups: list[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a user's folder, each checked, with its group.
 
     Raises:
         ValueError: the folder has none; a file has no known group, or is not one of its group.
@@ -272,8 +271,8 @@ def _users_files(folder: Path, source: str, groups: list[str]) -> Iterator[Path]
     if not folder.is_dir():
         raise ValueError(f"{source} must be a folder of configs, got {str(folder)!r}")
     empty = True
-    for file in _files(folder):
-        group, empty = _group(folder, file), False
+    for group, file in _files(folder):
+        empty = False
         if group not in groups:
             where = show_value(group) if group else "no group"
             raise ValueError(
@@ -281,7 +280,7 @@ def _users_files(folder: Path, source: str, groups: list[str]) -> Iterator[Path]
                 f"{did_you_mean(group, groups)}"
             )
         _check_file(file, group)
-        yield file
+        yield group, file
     if empty:
         raise ValueError(
             f"{source} must have a folder for a group, one of {', '.join(groups)}, with a file NAME.yaml, got none in "

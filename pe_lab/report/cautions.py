@@ -252,8 +252,8 @@ def one_rate(subject: ReportSubject) -> list[str]:
 
 def _benchmark_tasks(data: set[str]) -> list[str]:
     """Return the tasks of the benchmark, which tunes learning rates, that have one of these data."""
-    studies = config.find_folders().names("study")
-    files = {name: config.find_folders().file("study", name) for name in studies if name.startswith(f"{BENCHMARK}_")}
+    folders = config.find_folders()
+    files = {name: folders.file("study", name) for name in folders.names("study") if name.startswith(f"{BENCHMARK}_")}
     found = {name: re.search(r"override /data: (\w+)", file.read_text()) for name, file in files.items() if file}
     return [name.removeprefix(f"{BENCHMARK}_") for name, match in found.items() if match and match[1] in data]
 

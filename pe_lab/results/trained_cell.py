@@ -252,9 +252,10 @@ def _complete_config(run: Run, target: int, foreign: bool) -> DictConfig:
     if foreign:
         add_import_paths(settings)
     for group, base in (("pe", PositionalEncoding), ("data", Dataset)):
-        for path in _import_paths(settings[group]):
-            if path in _declared_targets(group):
+        for leaf in _with_target(settings[group]):
+            if _is_declared(group, leaf):
                 continue
+            path = str(leaf["_target_"])
             config_class = get_object(path) if foreign else None
             if not (isinstance(config_class, type) and issubclass(config_class, base)):
                 raise LedgerError(f"{group} of {run.checkpoint(target)} must be a class of {base.__name__}, got {path}")
@@ -263,18 +264,19 @@ def _complete_config(run: Run, target: int, foreign: bool) -> DictConfig:
     return config.without_study_settings(cfg)
 
 
-def _import_paths(settings: Any) -> Iterator[str]:
-    """Yield the import paths in settings, at any depth."""
+def _with_target(settings: Any) -> Iterator[dict[str, Any]]:
+    """Yield the parts of settings that name a class, at any depth."""
     if isinstance(settings, dict):
         if "_target_" in settings:
-            yield str(settings["_target_"])
+            yield settings
         settings = list(settings.values())
     for inner in settings if isinstance(settings, list) else []:
-        yield from _import_paths(inner)
+        yield from _with_target(inner)
 
 
-def _declared_targets(group: str) -> set[str]:
-    """Return the import paths that the files of a group name: of the package, of the user's folder, installed ones."""
+def _is_declared(group: str, leaf: dict[str, Any]) -> bool:
+    """Return whether a file of a group names this class: of the package, of the user's folder, an installed one."""
     files = config.find_folders()
-    paths = [files.file(group, name) for name in files.names(group)]
-    return {str(read_yaml(path.read_bytes()).get("_target_")) for path in paths if path is not None}
+    names = sorted(files.names(group), key=lambda name: name != leaf.get("name"))  # mostly the file of its own name
+    paths = [files.file(group, name) for name in names]
+    return any(path and read_yaml(path.read_bytes()).get("_target_") == leaf["_target_"] for path in paths)

@@ -18,6 +18,7 @@ from pe_lab.probes.attention import AttentionProbe
 from pe_lab.results import trained_cell
 from pe_lab.results.trained_cell import load_checkpoint_cell
 from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, file_digest, write_json
+from pe_lab.system.plain import read_yaml
 from pe_lab.training.metrics import evaluate
 
 TINY = ["model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu", "logger=none"]
@@ -55,6 +56,16 @@ def test_a_cell_is_what_was_trained_and_measured(ledger: Path) -> None:
     assert not found.model.training
     rows = AttentionProbe()(found.model, found.data, found.config.seed)
     assert {row["layer"] for row in rows} == {1, 2}
+
+
+def test_to_load_a_cell_reads_only_the_files_of_its_encoding_and_its_task(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read the files of all encodings takes half a second."""
+    read: list[bytes] = []
+    monkeypatch.setattr(trained_cell, "read_yaml", lambda content: read.append(content) or read_yaml(content))
+    pe_lab.load(ledger, **ONE)
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize(
