@@ -24,7 +24,6 @@ from pe_lab.report.best_candidates import (
     comparative,
     in_each_setting,
     interval_words,
-    is_lower_bound,
     join_words,
     last_word,
     metric_description,
@@ -71,6 +70,7 @@ from pe_lab.results.learned import (
 )
 from pe_lab.results.number_text import count_of_seeds, range_in_words
 from pe_lab.results.panels import settings_in_words
+from pe_lab.results.tuned_outcomes import is_lower_bound
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, Verdict, interval
 from pe_lab.statistics.comparisons import count_in_words

@@ -19,6 +19,7 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.study_comparisons import POOLED
+from pe_lab.results.tuned_outcomes import is_lower_bound
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import metric_unit
 from pe_lab.statistics.comparisons import comparisons_with, count_in_words, exchange_pairs, verdicts_by_encoding
@@ -407,19 +408,6 @@ def amount(value: float, metric: str) -> str:
 def gap_in_words(value: float, metric: str) -> str:
     """Return the size of a difference of a metric: with its unit, or as a factor of steps."""
     return f"a factor of {_three_digits(abs(value), metric)}" if metric == STEPS_METRIC else amount(abs(value), metric)
-
-
-def is_lower_bound(line: Mapping[Any, Any]) -> bool:
-    """Return whether the true difference is at least as large as measured, since runs of one encoding are unsolved.
-
-    These count as the last step. If both encodings have unsolved runs, the true difference may be smaller.
-
-    Args:
-        line: a comparison, see `statistics.compare`; without `solved` and `baseline_solved`, nothing is a bound.
-    """
-    more, less = ("solved", "baseline_solved") if line["difference"] > 0 else ("baseline_solved", "solved")
-    solved, others = line.get(more, float("nan")), line.get(less, float("nan"))
-    return bool(solved < line["seeds"] and others == line["seeds"])
 
 
 def interval_words(line: Mapping[Any, Any]) -> str:

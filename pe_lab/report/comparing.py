@@ -6,7 +6,7 @@ from pe_lab import statistics
 from pe_lab.report import recommendations
 from pe_lab.report.best_candidates import join_words, verdict_counts
 from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
-from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section
+from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section, intervals_in_words
 from pe_lab.report.report_subject import ReportSubject, made_with, varied_columns
 from pe_lab.results import plots
 from pe_lab.results.columns import cut_interval, floors, in_words, length_column, lower_is_better, setting_columns
@@ -31,8 +31,9 @@ def grid_section(subject: ReportSubject) -> Section:
     words = floors_in_words(floors(cells, metric), set(cells["pe"]))
     parts: list[Part] = [Collapsible("What the floors are", list(words))] if words else []
     if cells[length_column(cells)].nunique() > 1:
-        caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}. Lines without marks are floors"
-        parts.append(CaptionedFigure(plots.over_epochs(cells, metric), caption, over_training(metric)))
+        drawn = plots.over_epochs(cells, metric)
+        caption = f"Means over seeds{intervals_in_words(drawn)}. Lines without marks are floors"
+        parts.append(CaptionedFigure(drawn, caption, over_training(metric)))
     if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
         caption = "Means over seeds. Encodings are sorted by their mean rank. Floors and references are below the line"
         code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"

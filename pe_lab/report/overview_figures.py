@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pe_lab.report.best_candidates import FEW_SETTINGS, join_words, overall_table, unit_in_words
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, cut_in_words
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, cut_in_words, intervals_in_words
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import with_one
 from pe_lab.results import plots
@@ -128,21 +128,21 @@ def _forest_figure(subject: ReportSubject, lines: pd.DataFrame, source: str) -> 
     Args:
         source: the code that makes them.
     """
-    how = _with_intervals(subject) if lines["low"].notna().any() else ""
+    shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
+    plot = plots.forest(shown, subject.metric, subject.results.cells)
     baselines = list(dict.fromkeys(lines["baseline"]))
     whose = baselines[0] if len(baselines) == 1 else "the encoding with the best mean in each panel"
-    caption = f"Differences from {whose}, paired over {count_of_seeds(lines['seeds'])}{f',{how}' if how else ''}"
+    caption = f"Differences from {whose}, paired over {count_of_seeds(lines['seeds'])}{_with_intervals(subject, plot)}"
     caption += _band(lines, subject.metric)
     if lines["p_corrected"].notna().any():
         caption += ". Verdicts are corrected for the number of comparisons, intervals are not"
-    shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
-    plot = plots.forest(shown, subject.metric, subject.results.cells)
     return CaptionedFigure(plot, caption, f"plots.forest({source}, {subject.metric!r}, results.cells)")
 
 
-def _with_intervals(subject: ReportSubject) -> str:
-    """Say of which kind the intervals of differences are."""
-    return WITH_INTERVALS.replace("95", "moderated 95") if subject.compared.share_variances else WITH_INTERVALS
+def _with_intervals(subject: ReportSubject, plot: plots.Plot) -> str:
+    """Say of which kind the intervals of differences are, or why there are none."""
+    text = intervals_in_words(plot, f"{'moderated ' * subject.compared.share_variances}95 % t intervals")
+    return f",{text.removeprefix(',')}" * bool(text)
 
 
 def _band(lines: pd.DataFrame, metric: str) -> str:
@@ -160,7 +160,7 @@ def _training_figure(subject: ReportSubject) -> CaptionedFigure:
     seeds = count_of_seeds(cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique())
     caption = f"Test {in_words(subject.metric)} after so many {length_column(cells)}: means over {seeds}"
     plot = plots.over_epochs(cells, subject.metric)
-    caption += (WITH_INTERVALS + cut_in_words(plot, subject.metric)) * several_seeds(cells)
+    caption += intervals_in_words(plot) + cut_in_words(plot, subject.metric)
     return CaptionedFigure(plot, caption, over_training(subject.metric))
 
 
@@ -169,14 +169,14 @@ def _differences(subject: ReportSubject) -> CaptionedFigure | None:
     rows, metric, where = overview_comparisons(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
         return None
-    how = f",{_with_intervals(subject)}" if rows["low"].notna().any() else ""
-    how = how if subject.decided is None else ", with intervals that hold under the looking"
+    plot = forest(subject.compared, subject.decided)
+    how = _with_intervals(subject, plot) if subject.decided is None else ", with intervals that hold under the looking"
     caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}{_band(rows, metric)}"
     if len(rows) > MAX_DRAWN:
         caption += f"; the best {MAX_DRAWN} of {len(rows)} by mean"
     more = "" if subject.decided is None else ", sequential_verdicts.decisions(results)"
     code = f"overview_figures.forest(compared{more})"
-    return CaptionedFigure(forest(subject.compared, subject.decided), caption, code)
+    return CaptionedFigure(plot, caption, code)
 
 
 def several_seeds(cells: pd.DataFrame) -> bool:

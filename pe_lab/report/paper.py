@@ -17,6 +17,7 @@ from pe_lab.config import LR, reference
 from pe_lab.report import overview_figures, tuned
 from pe_lab.report.answer import task_and_settings
 from pe_lab.report.best_candidates import join_words, unit_in_words
+from pe_lab.report.parts import intervals_in_words
 from pe_lab.report.report_subject import ReportSubject, seeds_in_words, varied_columns
 from pe_lab.report.sequential_verdicts import with_one
 from pe_lab.report.training_setup import ladders, rates_in_words, shared_settings
@@ -203,9 +204,9 @@ def _curves(cells: pd.DataFrame, metric: str) -> dict[str, CaptionedPlot]:
     ].drop_duplicates()
     if cells[length].nunique() == 1 or len(panels) > MAX_PANELS:
         return {}
-    what = f"{in_words(metric)}{unit_in_brackets(metric)}"
-    caption = f"Test {what}{task_and_settings(cells)}: means over seeds with 95 % t intervals, and floors"
-    return {"curves": (plots.over_epochs(cells, metric), caption)}
+    what, drawn = f"{in_words(metric)}{unit_in_brackets(metric)}", plots.over_epochs(cells, metric)
+    caption = f"Test {what}{task_and_settings(cells)}: means over seeds{intervals_in_words(drawn)}, and floors"
+    return {"curves": (drawn, caption)}
 
 
 def methods_paragraph(subject: ReportSubject) -> str:

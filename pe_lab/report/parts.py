@@ -6,11 +6,13 @@ import pandas as pd
 
 from pe_lab.results.columns import possible_range
 from pe_lab.results.number_text import count_of_seeds
+from pe_lab.results.panels import MIN_SEEDS
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import COMPARISON_COLUMNS
 
 # columns of a table of comparisons, whose caption names the baseline: p values as the verdicts take them
 COMPARISON = [name for name in COMPARISON_COLUMNS if name not in ("baseline", "p", "p_equivalent")]
+TWO_SEEDS = "the seeds, as two are too few for an interval"
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,22 @@ class Section:
 def bands_in_words(drawn: Plot, metric: str) -> str:
     """Say what lines and bands of a figure are."""
     text = f"lines are means over {count_of_seeds(drawn.data['seeds'])}"
-    if drawn.data["low"].isna().all() or not drawn.bands:
+    if drawn.data["low"].isna().all():
+        return text + intervals_in_words(drawn)
+    if not drawn.bands:
         return text
     return f"{text}, bands their 95 % t intervals{cut_in_words(drawn, metric)}"
+
+
+def intervals_in_words(drawn: Plot, kind: str = "95 % t intervals") -> str:
+    """Say that a figure has intervals, or why it has none though it has several seeds; empty for one seed.
+
+    Args:
+        kind: what the intervals are.
+    """
+    if drawn.data["low"].notna().any():
+        return f" with {kind}"
+    return f", and dots for {TWO_SEEDS}" * bool(1 < drawn.data["seeds"].max() < MIN_SEEDS)
 
 
 def cut_in_words(drawn: Plot, metric: str) -> str:

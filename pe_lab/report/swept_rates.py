@@ -5,7 +5,7 @@ import pandas as pd
 
 from pe_lab.config import LR
 from pe_lab.report.best_candidates import amount, capitalise, join_words, last_word
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, intervals_in_words
 from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.report.training_setup import searched_rates
 from pe_lab.results import plots, swept_rates
@@ -68,7 +68,7 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     code = f"columns.sort_by_setting(swept_rates.choose_rates(results).rates, {settings})"
     drawn = plots.over_rates(subject.results.cells, tuning.rates)
     words = (
-        f"Test loss minus that at the best rate, paired by seed: means over {seeds} with 95 % t intervals. "
+        f"Test loss minus that at the best rate, paired by seed: means over {seeds}{intervals_in_words(drawn)}. "
         "A ring marks the best rate, which has the lowest validation loss. Hatched rates were not tried"
     )
     source = "plots.over_rates(results.cells, swept_rates.choose_rates(results).rates)"

@@ -1,8 +1,9 @@
 """What the figures share: panels, labels, and means over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
@@ -16,6 +17,9 @@ from pe_lab.statistics.intervals import interval
 GREY = "#B5B5B5"
 PANELS_PER_ROW = 3  # panels side by side
 MAX_COLOURED_LINES = 8  # lines that are told apart by eye; others are grey
+MIN_SEEDS = 3  # of an interval that is drawn: with two seeds, half of it is 6.4 times their distance
+ALONE = 0.1  # of a value, on both sides of it on an axis that shows no other
+POINTS_BEYOND, INTERVALS_BEYOND = 0.5, 2.0  # see `ends_of`
 LEGEND_ROW = 0.17  # inches of a row of a legend
 LEGEND_LINE, LEGEND_LETTER = 0.55, 0.065  # inches of a legend of 8 pt: beside a name, and of one of its letters
 
@@ -45,6 +49,8 @@ def means(
 ) -> pd.DataFrame:
     """Return the mean of the column value over seeds, with its t interval; non-finite values are not averaged away.
 
+    Means of fewer than MIN_SEEDS seeds have no interval.
+
     Args:
         along: further columns to group by, such as the x axis of a curve.
         names: the columns that make a setting; None: those of `setting_columns`.
@@ -58,7 +64,39 @@ def means(
         lines.append([*key, len(values), *((values.mean(), *interval(values)) if finite else (np.nan, np.nan, np.nan))])
     data = pd.DataFrame(lines, columns=["setting", "pe", *along, "seeds", "mean", "low", "high"])
     low, high = cut_interval(metric, data["mean"], data["low"], data["high"])
-    return data.assign(low=low, high=high)
+    return without_wide_intervals(data.assign(low=low, high=high))
+
+
+def without_wide_intervals(data: pd.DataFrame) -> pd.DataFrame:
+    """Return means or differences without the intervals of those of fewer than MIN_SEEDS seeds."""
+    enough = data["seeds"] >= MIN_SEEDS
+    return data.assign(low=data["low"].where(enough), high=data["high"].where(enough))
+
+
+def ends_of(points: Iterable[float], intervals: pd.DataFrame | None = None) -> tuple[float, float]:
+    """Return the ends of what an axis shows, so that no wide interval makes the rest small.
+
+    An interval is shown up to POINTS_BEYOND times the range of the points beyond these, or up to INTERVALS_BEYOND times
+    the median of half an interval, whichever is more.
+
+    Args:
+        points: means, seeds and floors; at least one is finite.
+        intervals: what is drawn with an interval, with the columns low and high; None: nothing is.
+    """
+    values = np.fromiter(points, float)
+    values = values[np.isfinite(values)]
+    low, high = float(values.min()), float(values.max())
+    if intervals is None or (half := (intervals["high"] - intervals["low"]).dropna() / 2).empty:
+        return low, high
+    room = max(POINTS_BEYOND * (high - low), INTERVALS_BEYOND * float(half.quantile(0.5, "lower")))
+    return max(low - room, min(low, intervals["low"].min())), min(high + room, max(high, intervals["high"].max()))
+
+
+def limit_axis(axes: Axes, ends: tuple[float, float]) -> None:
+    """Let the y axis end a little beyond the values of `ends_of`."""
+    low, high = ends
+    room = float(mpl.rcParams["axes.ymargin"]) * (high - low) or ALONE * abs(high) or ALONE
+    axes.set_ylim(low - room, high + room)
 
 
 def most_different(data: pd.DataFrame, along: str) -> list[str]:
@@ -107,8 +145,12 @@ def name_ends(axes: Axes, ends: dict[str, float]) -> None:
     order = sorted(ends, key=lambda name: ends[name])
     places = [min(1.0, (ends[name] - low) / (high - low)) for name in order]
     apart = min(0.12, 1 / max(1, len(order)))
+    wanted = list(places)
     for at in reversed(range(len(places) - 1)):  # below the one above
         places[at] = min(places[at], places[at + 1] - apart)
+    # All of them together stand where their values are, as far as there is room.
+    up = min(float(np.mean(wanted) - np.mean(places)), 1.0 - places[-1])
+    places = [place + up for place in places]
     for at in range(len(places)):  # and not below the panel
         places[at] = max(places[at], places[at - 1] + apart if at else 0.0)
     for name, place in zip(order, places, strict=True):

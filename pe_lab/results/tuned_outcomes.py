@@ -5,8 +5,9 @@ level), solved, the rate and the scale that were chosen, edge (whether the rate 
 trained_steps and core_seconds (of all tries).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import log2
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -180,6 +181,19 @@ def unsolved_note(outcomes: pd.DataFrame) -> str:
     if not outcomes["solved"].eq(False).any():
         return ""
     return "A run that did not solve the task counts as the last step, though it would take more."
+
+
+def is_lower_bound(line: Mapping[Any, Any]) -> bool:
+    """Return whether the true difference is at least as large as measured, since runs of one encoding are unsolved.
+
+    These count as the last step. If both encodings have unsolved runs, the true difference may be smaller.
+
+    Args:
+        line: a comparison, see `statistics.compare`; without `solved` and `baseline_solved`, nothing is a bound.
+    """
+    more, less = ("solved", "baseline_solved") if line["difference"] > 0 else ("baseline_solved", "solved")
+    solved, others = line.get(more, float("nan")), line.get(less, float("nan"))
+    return bool(solved < line["seeds"] and others == line["seeds"])
 
 
 def tried_rates(

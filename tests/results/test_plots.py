@@ -395,9 +395,8 @@ def test_points_over_epochs_stand_at_their_epoch_above_paired_differences() -> N
     made = plots.over_epochs(rows, beside=False, baseline="rope")
     above, below = made.figure.axes[:2], made.figure.axes[2:]
     for axes in above:
-        stand = np.array([line.get_xdata() for line in marks(axes)], float)
-        assert np.sqrt(stand.prod(axis=0)) == pytest.approx([1, 16])  # side by side
-        assert len(set(stand[:, 0])) == 2
+        assert [list(line.get_xdata()) for line in marks(axes)] == 2 * [[1, 16]]  # marks and lines
+        assert "None" not in [line.get_linestyle() for line in marks(axes)]
     drawn = [marks(axes) for axes in below]
     curves_of = [[list(line.get_xdata()) for line in lines if len(line.get_xdata()) > 1] for lines in drawn]
     assert curves_of == 2 * [[[1, 16]]]  # one alone stands at its epoch; the others are marks beside names
@@ -547,18 +546,16 @@ def test_a_legend_is_no_wider_than_its_figure() -> None:
     assert box.x1 <= figure.bbox.x1
 
 
-def test_seeds_are_dots_around_the_mean_of_their_encoding() -> None:
+def test_seeds_are_dots_around_the_point_of_their_mean() -> None:
     rows = pd.concat([cells(["rope", "none"], (4, 1)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
     made = plots.over_epochs(rows)
     assert sorted(made.seeds["value"]) == sorted(rows["test_loss"])
     for axes in made.figure.axes:
         here = rows["depth"] == int(axes.get_title().removeprefix("depth "))
         assert sorted(value for _, value in dots(axes)) == sorted(rows.loc[here, "test_loss"])
-        for line in marks(axes):
-            own = [one for one in axes.lines if one.get_label() == DOTS and one.get_marker() == line.get_marker()]
-            x = np.log(np.concatenate([one.get_xdata() for one in own]).reshape(2, SEEDS))
-            assert x.mean(axis=1) == pytest.approx(np.log(line.get_xdata().astype(float)))
-            assert len(np.unique(x.round(9))) == 2 * SEEDS  # beside each other
+        x = np.log([place for place, _ in dots(axes)])
+        assert x.mean() == pytest.approx(np.log([1, 16]).mean())
+        assert len(np.unique(x.round(9))) == 4 * SEEDS  # beside each other
 
 
 def test_means_of_many_seeds_and_single_seeds_have_no_dots() -> None:
@@ -771,3 +768,82 @@ def test_a_heat_map_of_one_encoding_has_room_for_its_names(settings: int, floor:
     rows = cells(["rope"], (1, 4, 16)[:settings]).assign(**floor)
     rows.insert(1, "model.norm", "pre")
     plots.heatmap(rows, "loss", rows.assign(margin=99.0)).figure.draw_without_rendering()  # would warn
+
+
+def two_seeds(names: list[str]) -> pd.DataFrame:
+    rows = cells(names, (4,))
+    return pd.concat([rows[rows["seed"] < 2].assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
+
+
+def test_means_of_two_seeds_have_dots_and_no_interval() -> None:
+    drawn = plots.over_epochs(two_seeds(["rope", "none"]))
+    assert drawn.data["low"].isna().all()
+    (axes,) = drawn.figure.axes
+    assert len(dots(axes)) == 8
+    low, high = axes.get_ylim()
+    values = [*drawn.seeds["value"], 0.0]  # with the best possible loss
+    assert high - low == pytest.approx(1.1 * np.ptp(values))
+    (legend,) = drawn.figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert "one of 2 seeds (too few for an interval)" in texts
+    assert not [text for text in texts if "95 %" in text]
+
+
+def test_the_forest_has_no_interval_of_two_seeds() -> None:
+    rows = two_seeds(["rope", "none", "alibi"])
+    compared = statistics.compare_cells(rows, baseline="rope")
+    drawn = plots.forest(compared, rows=rows)
+    assert compared["low"].notna().all()
+    assert drawn.data["low"].isna().all()
+
+
+def test_one_huge_interval_does_not_set_the_axis() -> None:
+    rows = pd.DataFrame(
+        {"pe": pe, "depth": 1, "epochs": epochs, "seed": seed, "test_loss": 50.0 + 0.1 * seed + wide * (seed == 2)}
+        for pe, wide in (("rope", 0.0), ("none", 0.0), ("alibi", 9.0))
+        for epochs in (1, 16)
+        for seed in range(3)
+    )
+    drawn = plots.over_epochs(rows)
+    low, high = drawn.figure.axes[0].get_ylim()
+    assert drawn.data["low"].min() < 44 < low < 50.0
+    assert 59.2 < high < 65 < drawn.data["high"].max()
+
+
+def test_intervals_that_are_alike_are_shown_whole() -> None:
+    ends = pd.DataFrame({"low": [0.0, 0.1, -9.0], "high": [2.0, 2.1, 11.0]})
+    assert panels.ends_of([1.0, 1.1, 1.0], ends.iloc[:2]) == (0.0, 2.1)
+    low, high = panels.ends_of([1.0, 1.1, 1.0], ends)
+    assert (low, high) == pytest.approx((-1.0, 3.1))
+    assert panels.ends_of([1.0, 1.1]) == (1.0, 1.1)
+
+
+@pytest.mark.parametrize(("solved", "arrows"), [(5, 0), (2, 1)])
+def test_a_lower_bound_has_an_arrow_in_the_forest(solved: int, arrows: int) -> None:
+    compared = statistics.compare_cells(cells(["rope", "none"], (4,)), baseline="rope").assign(
+        seeds=5, difference=2.0, low=1.0, high=3.0, solved=solved, baseline_solved=5
+    )
+    drawn = plots.forest(compared)
+    heads = [text for text in drawn.figure.axes[0].texts if text.arrow_patch is not None]
+    assert len(heads) == arrows
+    assert [text.get_position()[0] > 0 for text in heads] == arrows * [True]
+    names = [text.get_text() for text in drawn.figure.legends[0].get_texts()]
+    assert ("at least: some runs are unsolved" in names) == bool(arrows)
+
+
+def test_length_curves_have_the_floors_of_each_length() -> None:
+    lines = [
+        {"pe": "rope", "data": "causal_text", "seed": seed, "kind": "length", "length": length, "policy": "raw"}
+        | {"offset": 0, "metric": metric, "value": value / length}
+        for seed in (0, 1, 2)
+        for length in (1.0, 2.0)
+        for metric, value in {"loss": 2.0, "unigram/loss": 4.0, "xz/loss": 3.0, "ngram/accuracy": 0.1}.items()
+    ]
+    drawn = plots.length_curves(pd.DataFrame(lines))
+    (axes,) = drawn.figure.axes
+    by_name = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert by_name["frequency of tokens"] == [4.0, 2.0]
+    assert by_name["xz, a compressor"] == [3.0, 1.5]
+    assert "n-gram model" not in by_name
+    assert axes.get_ylim()[1] > 4.0
+    assert set(drawn.data["pe"]) == {"rope"}

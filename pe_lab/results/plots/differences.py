@@ -1,5 +1,7 @@
 """Paired differences from a baseline."""
 
+from typing import Any
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -10,9 +12,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from pe_lab.results.columns import in_words, lower_is_better, merge_tables, setting_columns, sort_by_setting
-from pe_lab.results.panels import draw_legend, make_panels, settings_in_words
-from pe_lab.results.plots.dots import draw_dots, seed_handles, seed_values
+from pe_lab.results.panels import draw_legend, ends_of, make_panels, settings_in_words, without_wide_intervals
+from pe_lab.results.plots.dots import DOT_COLOUR, draw_dots, seed_handles, seed_values
 from pe_lab.results.plots.plot import Plot
+from pe_lab.results.tuned_outcomes import is_lower_bound
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, PAPER, STYLE
@@ -24,6 +27,7 @@ EDGE = 0.05  # share of what an axis shows that is free at both ends
 ABOVE = 0.33  # rows above its mean, at which it is written what is beyond the axis
 MINUS = "\N{MINUS SIGN}"
 BEYOND = "_beyond"  # the label of arrows, which no legend shows
+BOUND_LENGTH = 12  # points, of the arrow of a lower bound
 DOT_SPREAD = 0.5  # rows, over which the dots of an encoding are spread
 MARGIN_BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
 
@@ -36,15 +40,18 @@ def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | No
     `verdict_marks`. Panels of one task have one x axis. A seed that is farther from the median of the
     others of its encoding than OUTLYING times their range does not widen it, nor does the interval of that encoding,
     where they would by a factor of SQUEEZED, except in a panel with a larger share of such rows than MAX_OUTLYING.
-    What is beyond the axis is an arrow at its edge, with its value.
+    What is beyond the axis is an arrow at its edge, with its value. A difference that is a lower bound, since one of
+    the two encodings has runs that did not solve the task, has an arrow at its end.
 
     Args:
         compared: the table of statistics.compare_cells; settings may have different baselines, which are marked at 0.
         rows: the cells that were compared, whose differences are dots, one per seed; None: no dots.
     """
+    compared = without_wide_intervals(compared)
     columns = list(compared.columns[: list(compared.columns).index("pe")])
     data = sort_by_setting(compared, columns)
     data = data.assign(setting=settings_in_words(data, columns))
+    data["bound"] = [is_lower_bound(line) for line in data.to_dict("records")]
     baselines = data.drop_duplicates("setting").set_index("setting")["baseline"]
     zeros = data.assign(pe=data["baseline"], difference=0.0).drop_duplicates(["setting", "pe"])
     shown = pd.concat([data, zeros]) if baselines.nunique() > 1 else data
@@ -82,6 +89,8 @@ def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | No
     handles: list[Artist] = legend_marks(data)
     if data["margin"].notna().any():
         handles.append(Patch(color=MARGIN_BAND, label="within the margin"))
+    if data["bound"].any():
+        handles.append(Line2D([], [], color=DOT_COLOUR, marker=">", ms=5, label="at least: some runs are unsolved"))
     handles += seed_handles(data, seeds)
     draw_legend(figure, panels, [], handles)
     columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_corrected"]
@@ -134,10 +143,10 @@ def _extent(data: pd.DataFrame, seeds: pd.DataFrame) -> tuple[float, float]:
         apart &= seeds["setting"].map(share) <= MAX_OUTLYING
     lost = set(seeds.loc[apart, ["setting", "pe"]].itertuples(index=False, name=None)) if len(seeds) else set()
     kept = [pair not in lost for pair in zip(data["setting"], data["pe"], strict=True)]
-    ends = []
-    for lines, dots in ((data, seeds), (data[kept], seeds[~apart])):
-        values = [*always, *lines["low"].dropna(), *lines["high"].dropna(), *(dots["value"] if len(dots) else [])]
-        ends.append((min(values), max(values)))
+    ends = [
+        ends_of([*always, *(dots["value"] if len(dots) else [])], lines)
+        for lines, dots in ((data, seeds), (data[kept], seeds[~apart]))
+    ]
     (low, high), inner = ends
     if high - low >= SQUEEZED * (inner[1] - inner[0]):
         low, high = inner
@@ -196,6 +205,16 @@ def legend_marks(data: pd.DataFrame) -> list[Artist]:
     ]
 
 
+def _draw_bound(axes: Axes, line: Any, y: float, colour: str) -> None:
+    """Draw an arrow away from 0 at the end of a difference that is a lower bound, where that is within the axis."""
+    sign = 1 if line.difference > 0 else -1
+    end = np.nan_to_num((line.low, line.high)[sign > 0], nan=line.difference)
+    low, high = axes.get_xlim()
+    if low <= end <= high:
+        look = {"arrowstyle": "<|-", "color": colour, "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
+        axes.annotate("", (end, y), (BOUND_LENGTH * sign, 0), textcoords="offset points", arrowprops=look)
+
+
 def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
     """Draw the differences of one setting, each at the height of its encoding in `names`, over the margin."""
     if np.isfinite(margin := data["margin"].max()):
@@ -207,5 +226,7 @@ def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
         y, mark = names.index(line.pe), VERDICT_MARKS[Verdict(line.verdict)]
         if pd.notna(line.low):
             axes.plot([line.low, line.high], [y, y], color=mark.colour, linewidth=1.5)
+        if line.bound:
+            _draw_bound(axes, line, y, mark.colour)
         face = mark.colour if mark.filled else PAPER
         axes.plot(line.difference, y, mark.shape, color=mark.colour, markerfacecolor=face, ms=5)

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from pe_lab.results.number_text import range_in_words
+from pe_lab.results.panels import MIN_SEEDS
 from pe_lab.results.styles import style
 from pe_lab.system.drawing import INK
 
@@ -62,6 +63,7 @@ def seed_handles(data: pd.DataFrame, seeds: pd.DataFrame, band: bool = False, ba
     handles: list[Artist] = []
     if len(seeds):
         label = f"one of {range_in_words(data['seeds'], 'g', ' to ')} seeds"
+        label += " (too few for an interval)" * bool(data["seeds"].max() < MIN_SEEDS)
         handles.append(Line2D([], [], marker="o", color=DOT_COLOUR, label=label, **DOT))
     if data["low"].notna().any():
         handles += [Patch(color=(DOT_COLOUR, 0.25), label=INTERVAL)] * band

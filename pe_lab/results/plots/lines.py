@@ -45,17 +45,16 @@ def draw_lines(
 
 
 def draw_with_intervals(
-    axes: Axes, data: pd.DataFrame, along: str, lines: list[str], seeds: pd.DataFrame, spread: float = SPREAD
+    axes: Axes, data: pd.DataFrame, along: str, lines: list[str], seeds: pd.DataFrame, spread: float = 0.0
 ) -> None:
-    """Draw means with marks and intervals side by side; encodings not in `lines` are grey, and have none.
-
-    Lines meet at the point itself, so that of two lines the lower one is the better at every point between.
+    """Draw means as lines with marks and intervals on them; encodings not in `lines` are grey, and have none.
 
     Args:
-        seeds: the table of `seed_values`: dots around the means.
-        spread: share of the distance between two points over which encodings stand side by side.
+        seeds: the table of `seed_values`: dots beside the means, those of an encoding in a column.
+        spread: share of the distance between two points over which lines are moved aside, each with its marks, so that
+            equal means are seen. 0 where they fall steeply: a line that is moved aside would seem to be higher.
     """
-    draw_dots_beside(axes, seeds, along, lines, data[along], spread)
+    draw_dots_beside(axes, seeds, along, lines, data[along], spread or SPREAD)
     for name, line in data.groupby("pe", sort=False):
         if name not in lines:
             axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8, zorder=1)
@@ -64,8 +63,7 @@ def draw_with_intervals(
         ends = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
         drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "elinewidth": 1, "label": name}
         x = side_by_side(axes, line[along], name, lines, data[along], spread=spread)
-        axes.plot(line[along], line["mean"], look.dash, color=look.colour, linewidth=1)
-        axes.errorbar(x, line["mean"], ends, linestyle="none", capsize=2, **drawn)
+        axes.errorbar(x, line["mean"], ends, linestyle=look.dash, linewidth=1, capsize=2, **drawn)
 
 
 def draw_dots_beside(
@@ -75,7 +73,7 @@ def draw_dots_beside(
 
     Args:
         measured: all points of the x axis.
-        spread: see `draw_with_intervals`.
+        spread: share of the distance between two points over which these columns stand.
     """
     for name, part in seeds[seeds["pe"].isin(lines)].groupby("pe", sort=False):
         x = side_by_side(axes, part[along], name, lines, measured, part["place"], spread)
@@ -98,7 +96,7 @@ def side_by_side(
         drawn: all encodings, in order; those of one point are together around it.
         measured: all points of the axis, whose smallest distance is the room that there is.
         places: from -0.5 to 0.5, where dots stand around the mark of the encoding.
-        spread: see `draw_with_intervals`.
+        spread: share of the distance between two points over which encodings stand side by side.
     """
     logarithmic = axes.get_xscale() == "log"
     points = np.unique(np.log(measured) if logarithmic else measured)

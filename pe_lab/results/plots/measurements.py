@@ -9,7 +9,9 @@ from pe_lab.results.columns import in_words, lower_is_better, record_settings, s
 from pe_lab.results.panels import (
     MAX_COLOURED_LINES,
     draw_legend,
+    ends_of,
     label_rows,
+    limit_axis,
     make_panels,
     means,
     most_different,
@@ -17,7 +19,7 @@ from pe_lab.results.panels import (
 )
 from pe_lab.results.plots.dots import seed_handles, seed_values
 from pe_lab.results.plots.lines import draw_lines
-from pe_lab.results.plots.plot import Plot
+from pe_lab.results.plots.plot import FLOOR_DASHES, FLOOR_NAMES, Plot, floor_curves
 from pe_lab.results.plots.scales import loss_scale, scale_in_words, scale_losses, tick_measured
 from pe_lab.system.drawing import INK, STYLE
 
@@ -32,7 +34,8 @@ def length_curves(records: pd.DataFrame, metric: str = "loss") -> Plot:
     """Draw a metric against length, in training lengths, a panel per setting, policy and offset.
 
     Lines are means over seeds, bands their 95 % t intervals, small marks beside them the seeds. Losses have the scale
-    of `loss_scale`; where it is logarithmic, there are no bands, as one that reaches 0 would cover all others.
+    of `loss_scale`; where it is logarithmic, there are no bands, as one that reaches 0 would cover all others. Floors
+    that were measured at these lengths are lines without marks.
     """
     measured = records[(records["kind"] == "length") & (records["metric"] == metric)]
     names = [*record_settings(measured), "policy", "offset"]
@@ -41,18 +44,23 @@ def length_curves(records: pd.DataFrame, metric: str = "loss") -> Plot:
     seeds = seed_values(measured, settings_in_words(measured, names), ["length"])
     highlight, linear = most_different(data, "length"), loss_scale(metric, data["mean"])
     bands = data["pe"].nunique() <= MAX_COLOURED_LINES and (linear is None or seeds.empty)
+    levels = floor_curves(records[records["kind"] == "length"], metric, names)
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
-        here = data[data["setting"] == setting]
-        draw_lines(axes, here, "length", highlight, seeds[seeds["setting"] == setting], bands)
+        here, dots, floors = (table[table["setting"] == setting] for table in (data, seeds, levels))
+        draw_lines(axes, here, "length", highlight, dots, bands)
+        for floor, line in floors.groupby("floor", sort=False):
+            look = {"linestyle": FLOOR_DASHES[str(floor)], "label": FLOOR_NAMES[str(floor)]}
+            axes.plot(line["length"], line["value"], color=INK, linewidth=1.2, zorder=1.2, **look)
         tick_measured(axes, here["length"])
-        scale_losses(axes, linear, data["high"].fillna(data["mean"]).max())
+        scale_losses(axes, linear, ends_of([*here["mean"], *dots["value"], *floors["value"]], here if bands else None))
         label = f"test {in_words(metric)}{' in nats' * (metric == 'loss')}{scale_in_words(linear)}"
         axes.set(xlabel="length / training length", ylabel=label)
         axes.set_title(setting, fontsize=9)
         if not lower_is_better(metric):
             axes.set_ylim(-0.03, 1.03)
-    draw_legend(figure, panels, highlight, seed_handles(data, seeds, band=bands))
+    labels = [*highlight, *(FLOOR_NAMES[floor] for floor in FLOOR_NAMES if floor in set(levels["floor"]))]
+    draw_legend(figure, panels, labels, seed_handles(data, seeds, band=bands))
     return Plot(figure, data, seeds, bands)
 
 
@@ -82,6 +90,8 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str) -> Plot:
         first = "layer (0: embedding)" if (data["layer"] == 0).any() else "layer"
         axes.set_xlabel(first)
         axes.set_title(setting, fontsize=9)
+    points = [*data["mean"], *seeds.loc[seeds["pe"].isin(highlight), "value"], *by_token]
+    limit_axis(axes, ends_of(points, data if len(highlight) == data["pe"].nunique() else None))  # shared by all
     label_rows(panels, in_words(metric))
     if metric == TOKEN_COSINE:
         axes.set_ylim(min(axes.get_ylim()[0], COSINE_RANGE[0]), COSINE_RANGE[1])

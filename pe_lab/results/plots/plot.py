@@ -10,12 +10,24 @@ from pe_lab.data.score import BLIND_FLOORS
 from pe_lab.results.columns import floors, lower_is_better
 from pe_lab.results.panels import MAX_COLOURED_LINES, settings_in_words
 
-FLOOR_DASHES: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}
+FLOOR_DASHES: dict[str, Any] = {
+    "position_blind_split_known": "--",
+    "position_blind": "--",
+    "bayes": "-",
+    "unigram": ":",
+    "ngram": "--",
+    "xz": "-.",
+}
 FLOOR_NAMES = {
     "position_blind_split_known": "best without position, split known",
     "position_blind": "best without position",
     "bayes": "best possible",
+    "unigram": "frequency of tokens",
+    "ngram": "n-gram model",
+    "xz": "xz, a compressor",
 }
+
+TEXT_FLOORS = ("unigram", "ngram", "xz")
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,23 @@ def _drawn_floors(names: list[str]) -> list[str]:
     """Return the floors to draw: the lowest that a model without position can reach, and the best possible."""
     blind = [floor for floor in BLIND_FLOORS if floor in names][:1]
     return [*blind, *(floor for floor in ("bayes",) if floor in names)]
+
+
+def floor_curves(records: pd.DataFrame, metric: str, names: list[str]) -> pd.DataFrame:
+    """Return the floors of other lengths: setting, floor, length, value. Those of text are what other models reach.
+
+    Args:
+        records: the records of lengths, with all metrics.
+        names: the columns that make a setting.
+    """
+    end = f"/{metric}"
+    measured = records[records["metric"].str.endswith(end)]
+    measured = measured.assign(
+        floor=measured["metric"].str.removesuffix(end), setting=settings_in_words(measured, names)
+    )
+    drawn = [*_drawn_floors(list(measured["floor"].unique())), *TEXT_FLOORS]
+    measured = measured[measured["floor"].isin(drawn)]
+    return measured.groupby(["setting", "floor", "length"], sort=False)["value"].mean().reset_index()
 
 
 def floor_levels(rows: pd.DataFrame, metric: str, names: list[str]) -> dict[str, pd.Series]:

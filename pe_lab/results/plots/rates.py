@@ -10,7 +10,15 @@ from matplotlib.ticker import NullFormatter
 
 from pe_lab.config import LR
 from pe_lab.results.columns import in_words, merge_tables, setting_columns, sort_by_setting
-from pe_lab.results.panels import draw_legend, make_panels, means, most_different, settings_in_words
+from pe_lab.results.panels import (
+    draw_legend,
+    ends_of,
+    limit_axis,
+    make_panels,
+    means,
+    most_different,
+    settings_in_words,
+)
 from pe_lab.results.plots.dots import DOT_COLOUR, seed_handles, seed_values
 from pe_lab.results.plots.lines import draw_with_intervals, side_by_side
 from pe_lab.results.plots.plot import Plot
@@ -56,6 +64,8 @@ def over_rates(rows: pd.DataFrame, rates: pd.DataFrame, metric: str = "loss") ->
         _hatch_untried(axes, here[LR])
         axes.set(xlabel="learning rate")
         axes.set_title(setting, fontsize=9)
+    with_intervals, dots = (table[table["pe"].isin(highlight)] for table in (data, seeds))
+    ends = ends_of([0.0, *data["mean"], *dots["value"]], with_intervals)
     logarithmic = bool(data["mean"].max() >= MIN_SPAN * LINEAR_EXCESS)
     if logarithmic:
         for axes in panels.values():
@@ -63,8 +73,9 @@ def over_rates(rows: pd.DataFrame, rates: pd.DataFrame, metric: str = "loss") ->
             axes.set_yticks([-1, -0.3, -0.1, 0, 0.1, 0.3, 1, 3])
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
-        ends = pd.concat([data["low"], data["high"], data["mean"], seeds["value"]])
-        axes.set_ylim(min(1.5 * ends.min(), -LINEAR_EXCESS / 2), 1.3 * ends.max())
+        axes.set_ylim(min(1.5 * ends[0], -LINEAR_EXCESS / 2), 1.3 * ends[1])
+    else:
+        limit_axis(axes, ends)
     unit = " in nats" * (metric == "loss") + f"\n(linear up to {LINEAR_EXCESS:g})" * logarithmic
     next(iter(panels.values())).set_ylabel(f"test {in_words(metric)} above that\nat the chosen rate{unit}")
     handles: list[Artist] = [

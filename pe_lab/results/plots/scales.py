@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from pe_lab.results.columns import lower_is_better, possible_range
-from pe_lab.results.panels import GREY
+from pe_lab.results.panels import GREY, limit_axis
 
 MIN_LINEAR_LOSS = 1e-3  # below which the scale of a loss is always linear
 MIN_SPAN = 10.0  # factor between the lowest and the highest loss from which their scale is logarithmic
@@ -32,15 +32,17 @@ def loss_scale(metric: str, values: pd.Series) -> float | None:
     return float(10 ** np.floor(np.log10(lowest) + 1e-9)) if values.max() >= MIN_SPAN * lowest else None
 
 
-def scale_losses(axes: Axes, linear: float | None, highest: float) -> None:
+def scale_losses(axes: Axes, linear: float | None, ends: tuple[float, float]) -> None:
     """Give the y axis the scale of `loss_scale`, from 0 to above the highest value, with a dotted line where it ends.
 
     Args:
-        linear: the value of `loss_scale`; None: nothing is changed.
-        highest: the highest value, end of an interval or floor.
+        linear: the value of `loss_scale`; None: the axis only ends at `ends`.
+        ends: what is to be seen, see `panels.ends_of`.
     """
     if linear is None:
+        limit_axis(axes, ends)
         return
+    highest = ends[1]
     powers = linear * 10.0 ** np.arange(int(np.log10(max(highest, linear) / linear)) + 1)
     between = [3 * power for power in powers if 3 * power <= 1.3 * highest] if len(powers) <= 3 else []
     axes.set_yscale("symlog", linthresh=linear, linscale=0.5)

@@ -16,6 +16,8 @@ from pe_lab.results.panels import (
     MAX_COLOURED_LINES,
     PANELS_PER_ROW,
     draw_legend,
+    ends_of,
+    limit_axis,
     make_panels,
     means,
     name_ends,
@@ -40,7 +42,7 @@ def over_epochs(
     """Draw a test metric against the epochs of training: a panel per setting, a line per encoding, floors as lines.
 
     The x axis has steps where all trainings are counted in steps. Points are means over seeds, bars their 95 % t
-    intervals, and small marks the seeds; those of one length stand side by side. Losses have the scale of `loss_scale`.
+    intervals, and small marks beside them the seeds. Losses have the scale of `loss_scale`.
     Of many encodings, those with the best last value are in colour, and the others grey.
 
     Args:
@@ -64,8 +66,11 @@ def over_epochs(
     figure, panels, below = _make_grid(len(settings), across, panel_width, beside, paired=baseline is not None)
     measured, encodings = sorted(data[along].unique()), list(dict.fromkeys(rows["pe"]))
     highlight, linear = best_at_the_end(data, along, metric), loss_scale(metric, data["mean"])
-    highest = max([data["high"].fillna(data["mean"]).max(), *(values.max() for values in levels.values())])
     lines = [name for name in encodings if name in highlight]
+    with_intervals, dots_of = (table[table["pe"].isin(lines)] for table in (data, seeds))
+    ends = ends_of(
+        [*data["mean"], *dots_of["value"], *pd.concat([pd.Series(dtype=float), *levels.values()])], with_intervals
+    )
     for setting, axes in zip(settings, panels, strict=True):
         here, dots = (table[table["setting"] == setting] for table in (data, seeds))
         axes.set_xscale("log", base=2)
@@ -74,7 +79,7 @@ def over_epochs(
             axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOOR_DASHES[floor])
         axes.margins(x=0.12)
         tick_measured(axes, measured)
-        scale_losses(axes, linear, highest)
+        scale_losses(axes, linear, ends)
         axes.set_title(setting)
     unit = " in nats" * (metric == "loss")
     for axes in panels[::across]:
@@ -179,6 +184,8 @@ def _draw_paired(
             look, x = style(str(name)), side_by_side(axes, line[along], name, drawn, data[along])
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
             axes.errorbar(x, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none")
+    shown, dots = (table[table["pe"].isin(drawn)] for table in (data, seeds))
+    limit_axis(next(iter(panels.values())), ends_of([0.0, *shown["mean"], *dots["value"]], shown))  # shared by all
     columns = {"mean": "difference", "low": "difference_low", "high": "difference_high"}
     return data.drop(columns="seeds").rename(columns=columns)
 
@@ -213,17 +220,20 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", rows: pd.DataFra
     for setting, axes in panels.items():
         here, dots = (table[table["setting"] == setting] for table in (data, seeds))
         scaled = data if one_task else here
-        linear, tops = loss_scale(metric, scaled["mean"]), [scaled["high"].fillna(scaled["mean"]).max()]
+        linear, points = loss_scale(metric, scaled["mean"]), list(scaled["mean"])
         axes.set_xscale("log", base=2)
-        has_dots[setting] = linear is not None and len(dots) > 0
+        has_dots[setting] = (linear is not None or here["low"].isna().all()) and len(dots) > 0
+        drawn_bands = not has_dots[setting] and data["pe"].nunique() <= MAX_COLOURED_LINES
+        if has_dots[setting]:
+            points += list((seeds if one_task else dots)["value"])
         draw_lines(axes, here, along, highlight, dots if has_dots[setting] else None, bands=not has_dots[setting])
         for floor, values in levels.items():
             if setting in values:
                 look = {"color": INK, "linewidth": 1.2, "linestyle": FLOOR_DASHES[floor], "label": FLOOR_NAMES[floor]}
                 axes.axhline(values[setting], **look)
-                tops.append(values[setting])
+                points.append(values[setting])
         tick_measured(axes, here[along])
-        scale_losses(axes, linear, max(tops))
+        scale_losses(axes, linear, ends_of(points, scaled if drawn_bands else None))
         axes.set_xlabel(along)
         axes.set_title(setting, fontsize=9)
         if axes.yaxis.get_tick_params()["labelleft"]:
