@@ -29,7 +29,7 @@ def main() -> None:
         "--cache",
         metavar="FOLDER",
         default="build/gallery-cache",
-        help="of pictures and curves (default: build/gallery-cache)",
+        help="of pictures, curves and floors (default: build/gallery-cache)",
     )
 
     def program() -> None:

@@ -67,6 +67,7 @@ class GalleryData:
         studies: the committed studies that have rows of a dataset, by its name.
         text_losses: the rows of TEXT_STUDIES at each length, with one `loss` in nats per seed; may be empty.
         documented: whether the pages stand in the documentation, and can link to its other pages.
+        cache: the folder of portraits and of what else takes long.
     """
 
     definitions: dict[str, Definition]
@@ -83,6 +84,7 @@ class GalleryData:
     text_losses: dict[str, pd.DataFrame]
     documented: bool
     short_steps: dict[str, float]
+    cache: Path
 
     @classmethod
     def gather(
@@ -127,7 +129,7 @@ class GalleryData:
         datasets = {} if studies is None else studies_by_dataset(studies)
         files = {} if studies is None else {name: studies / name / "lengths.csv" for name in TEXT_STUDIES}
         losses = {name: read_csv(file) for name, file in files.items() if file.is_file()}
-        more = (audit, steps, datasets, losses, documented, short_steps)
+        more = (audit, steps, datasets, losses, documented, short_steps, cache)
         return cls(chosen, portraits, tasks, judged, numbers, again, missed, unseen, *more)
 
     @cached_property

@@ -1,7 +1,11 @@
 """The data of a task of the benchmark: what a sequence is, its sizes, and one of its sequences."""
 
+import re
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +16,8 @@ from pe_lab.benchmark.tasks import BenchmarkTask, task_named
 from pe_lab.config import reference
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.encodings.layout import PADDING
+from pe_lab.system.files import digest, is_writable, parse_json, read_bytes, write_json
+from pe_lab.system.plain import has_type
 
 MAX_LOOKED_AT = 4  # validation sequences of which the longest is shown
 
@@ -54,17 +60,44 @@ def load_data(task: BenchmarkTask) -> TaskData:
 
 
 @cache
-def blind_accuracy(name: str) -> dict[float, float]:
+def blind_accuracy(name: str, folder: Path) -> dict[float, float]:
     """Return the share of answers that the best model blind to position has right on the test set, by length.
+
+    They are read from the folder, or computed, which takes up to half a minute, and kept there.
 
     Args:
         name: of a task with a level; the test set is that of seed 0.
     """
     cfg = task_named(name).cfg
     dataset: Dataset = instantiate(cfg.data)(seed=0)
-    tests = {float(factor): dataset if factor == 1 else dataset.longer(factor) for factor in cfg.evaluate.lengths}
+    revisions = [dataset.revision, dataset.floors_revision]
+    identity = {"data": config.resolve_config(cfg.data), "lengths": list(cfg.evaluate.lengths), "revisions": revisions}
+    path = folder / f"blind-{name}-{digest(identity)}.json"
+    if (kept := _read_accuracies(path)) is None:
+        kept = _compute_accuracies(dataset, cfg.evaluate.lengths)
+        if is_writable(folder):
+            write_json(path, kept)
+    return {float(length): accuracy for length, accuracy in kept.items()}
+
+
+def _read_accuracies(path: Path) -> dict[str, float] | None:
+    """Return what a file has, or None, with a message if it is damaged."""
+    try:
+        kept: dict[str, float] = parse_json(read_bytes(path))
+        if has_type(kept, dict[str, float]) and all(re.fullmatch(r"\d+\.\d+", length) for length in kept):
+            return kept
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        pass
+    print(f"--cache: {path} does not have what was written; it is made again", file=sys.stderr)
+    return None
+
+
+def _compute_accuracies(dataset: Dataset, lengths: Iterable[float]) -> dict[str, float]:
+    tests = {float(factor): dataset if factor == 1 else dataset.longer(factor) for factor in lengths}
     floors = {length: each.floors("test").get("position_blind", {}) for length, each in tests.items()}
-    return {length: each["accuracy"] for length, each in floors.items() if "accuracy" in each}
+    return {str(length): each["accuracy"] for length, each in floors.items() if "accuracy" in each}
 
 
 @cache

@@ -28,7 +28,7 @@ def task_page(content: GalleryData, task: BenchmarkTask) -> Page:
     """Return the page of a task."""
     results, data = content.results.get(task.name), load_data(task)
     values: dict[str, Any] = {"task": task, "results": results, "data": data, "margin": margin_in_words(task)}
-    values |= {"blind": blind_accuracy(task.name) if task.solvable else {}}
+    values |= {"blind": blind_accuracy(task.name, content.cache) if task.solvable else {}}
     values |= {"text_studies": text_studies(content) if task.name == LONGER_TEXT[0] else []}
     if results is not None:
         lines = results.table.to_dict("records")
