@@ -125,6 +125,7 @@ class Dataset(CheckedOptions, ABC):
         generates: whether the headline answers of a sequence are its next tokens, so that a model can generate them.
         seeded: whether the seed changes the sequences or the questions; for a fixed text it may change nothing.
         draws: whether training sequences are drawn at random, so that new ones can be drawn: see `with_epoch`.
+        few_steps: a training with fewer optimizer steps is pointed out before it begins; 0: none is.
     """
 
     revision: ClassVar[int] = 1
@@ -134,6 +135,7 @@ class Dataset(CheckedOptions, ABC):
     generates = False
     seeded: ClassVar[bool] = True
     draws: ClassVar[bool] = False
+    few_steps: ClassVar[int] = 0
     name: str
     task: Task
     roles: tuple[str, ...]

@@ -84,6 +84,8 @@ def run_cells(
     if train and not remote:
         require_margin(study.margin, cells)
     write_declaration(cfgs[0])
+    if train and (note := _few_steps_note(cells)):
+        print(note, file=sys.stderr)
     settle_wandb(cfgs[0])
     study_jobs = _RoundRunner(overrides, fitting, unfit, _Workers(launch, workers, remote), train)
     jobs = study_jobs.jobs_of(drive_stage(study_rounds(cfgs), study_jobs.complete_round))
@@ -246,6 +248,23 @@ def _write_unfit(unfit: list[UnfitPair], ledger: Path, study: str | None) -> Non
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([UnfitPair._fields, *unfit])
         LedgerFiles(ledger).write(ledger / "studies" / study / "skipped.csv", text.getvalue())
+
+
+def _few_steps_note(cells: list[Cell]) -> str | None:
+    """Return a line on the shortest training that is missing, if it is too short to learn its task."""
+    short = [cell for cell in cells if cell.steps_to(cell.target) < cell.dataset.few_steps]
+    missing = [cell for cell in short if not cell.run.done(cell.target)]
+    if not missing:
+        return None
+    cell = min(missing, key=lambda cell: cell.steps_to(cell.target))
+    enough, length = cell.dataset.few_steps, f"{cell.unit}={cell.target}"
+    if cell.unit == "epochs":
+        length += f" is {cell.steps_to(cell.target)} steps"
+    longer = enough if cell.unit == "steps" else -(-enough // cell.steps_per_epoch)
+    return (
+        f"note: {length}; models learn little from data={cell.cfg.data.name} in fewer than {enough} steps: use "
+        f"{cell.unit}={longer} or more"
+    )
 
 
 def _is_diverged(cell: Cell) -> bool:

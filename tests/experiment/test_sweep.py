@@ -289,3 +289,28 @@ def test_what_ends_the_showing_of_progress_is_one_line(jobs, monkeypatch, capsys
     with pytest.raises(sweep_report.CellsMissingError):
         sweep.run_cells([job.cell.cfg for job in jobs])
     assert "showing progress ended: MemoryError\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["epochs=1"],
+            "note: epochs=1 is 62 steps; models learn little from data=clm in fewer than 500 steps: use epochs=9",
+        ),
+        (
+            ["epochs=null", "steps=40"],
+            "note: steps=40; models learn little from data=clm in fewer than 500 steps: use steps=500",
+        ),
+        (["epochs=9"], None),
+    ],
+)
+def test_a_training_that_is_too_short_for_text_is_pointed_out_before_it_begins(
+    tmp_path, monkeypatch, capsys, words, said
+):
+    monkeypatch.setattr(Job, "complete", lambda job, wait: None)
+    cfgs = in_ledger(tmp_path, "data=clm", "model.depth=1", "logger=none", *words)
+    with pytest.raises(sweep_report.CellsMissingError):
+        sweep.run_cells(cfgs)
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert notes == ([f"{said} or more"] if said else [])

@@ -84,6 +84,7 @@ class Text(Dataset):
 
     floors_revision = levels.REVISION
     neutral = {"column": None}
+    few_steps = 500  # small models have hardly learned what follows the last byte by then
     own_metrics = (Metric("bits_per_byte", "min", "bits"),)
     causal: bool
     following: int
