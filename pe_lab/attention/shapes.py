@@ -58,8 +58,13 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, 
     the layout has a memory, which keeps the others.
 
     Raises:
+        TypeError: an input is of another class.
         ValueError: the input, the requirement and what was given.
     """
+    tensors = (("q", q, Tensor), ("k", k, Tensor), ("v", v, Tensor))
+    for name, given, kind in (*tensors, ("terms", terms, Terms), ("layout", layout, Layout)):
+        if not isinstance(given, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
     if q.dim() != 4 or q.dtype not in FLOAT_DTYPES:
         raise ValueError(f"q must be floating point [B, H, T, d], got {_name(q.dtype)} {list(q.shape)}")
     B, H, T, d = q.shape

@@ -46,7 +46,8 @@ def read_overrides(overrides: list[str]) -> tuple[str, list[DictConfig]]:
     """
     chosen = [override for override in overrides if override.partition("=")[0] in CHECKED_SETTINGS]
     if len(chosen) != 1:
-        raise ValueError(f"one of pe=NAME and data=NAME must be given, got {' '.join(chosen) or 'neither'}")
+        got = " ".join(chosen or overrides) or "neither"
+        raise ValueError(f"one of pe=NAME and data=NAME must be given, got {got}")
     kind, _, names = chosen[0].partition("=")
     remaining = [override for override in overrides if override not in chosen]
     for override in remaining:

@@ -133,9 +133,15 @@ class Layout(LayoutProperties):
         """Return the layout of sequences of length [B] that start at position 0, padded on the right to `max_length`.
 
         Args:
+            length: integers from 0 to `max_length`; their values are not read, so the device is not synchronized.
             grid_width: the number of columns of a grid that is read row by row: positions are (row, column); None: no
                 grid.
+
+        Raises:
+            TypeError: the lengths are no tensor.
         """
+        if not isinstance(length, Tensor):
+            raise TypeError(f"length must be a Tensor [B] of integers, got {type(length).__name__}")
         pos = torch.arange(max_length, device=length.device)[None]
         segment = torch.where(pos < length[:, None], 0, PADDING)
         return cls._consecutive(pos, segment, causal, grid_width, 0, whole=False)

@@ -168,11 +168,14 @@ class Stack(nn.ModuleList):
                 different lengths are padded on the left.
 
         Raises:
+            TypeError: x is no tensor.
             ValueError: x does not fit the sizes of the model or the layout; the encoding is not defined at these
                 positions, or its `embed` returns another shape; the cache is of another model or batch, or gradients
                 are computed.
         """
         first = self.first
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a Tensor [B, T, D], got {type(x).__name__}")
         if x.dim() != 3 or x.shape[2] != first.sizes.width or not x.shape[1]:
             raise ValueError(f"x must be [B, T, D] with T >= 1, D = {first.sizes.width}, got {list(x.shape)}")
         if cache is not None:

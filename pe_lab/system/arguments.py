@@ -29,10 +29,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise ValueError; say of a missing argument what it must be."""
+        """Raise ValueError; say of a missing argument, and of an option without its value, what it must be."""
         if message.startswith(MISSING_MESSAGE):
             names = message.removeprefix(MISSING_MESSAGE).split(", ")
             message = "; ".join(self._requirement(name) for name in names)
+        elif option := re.fullmatch(r"argument (\S+?)(/\S+)?: expected one argument", message):
+            message = self._without_value(option[1])
         raise ValueError(message)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -60,6 +62,12 @@ class Parser(argparse.ArgumentParser):
         """Refuse what is none of the choices of an argument, as the name of a command."""
         if action.choices is not None and value not in action.choices:
             raise ValueError(unknown_name_message(str(action.metavar or action.dest), map(str, action.choices), value))
+
+    def _without_value(self, option: str) -> str:
+        """Return a sentence on an option that stands without its value."""
+        action = next(action for action in self._actions if option in action.option_strings)
+        value = action.metavar or "|".join(map(str, action.choices or ())) or action.dest.upper()
+        return f"{option} must have a value, {option} {value}, got nothing after it"
 
     def _requirement(self, name: str) -> str:
         """Return a sentence that names a missing argument and what it must be."""

@@ -189,6 +189,12 @@ def test_queries_are_four_dimensional_and_floating_point(q: Tensor, implementati
         run(implementation, q=q, k=q, v=q)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("q", "Tensor"), ("v", "Tensor"), ("terms", "Terms"), ("layout", "Layout")])
+def test_an_input_of_another_class_is_refused_by_name(name: str, kind: str) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be a {kind}, got list$"):
+        run(**{name: []})
+
+
 def test_a_rotation_has_as_many_sines_as_cosines() -> None:
     pair = Rotary(torch.ones(1, H, T, d // 2), torch.ones(1, 1, T, d // 2))
     for name in ROTARY_SHAPES:

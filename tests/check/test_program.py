@@ -90,6 +90,7 @@ def test_what_keeps_its_promises_ends_with_status_0(program) -> None:
     [
         ([], "one of pe=NAME and data=NAME must be given, got neither"),
         (["pe=rope", "data=bag"], "one of pe=NAME and data=NAME must be given, got pe=rope data=bag"),
+        (["rope"], "one of pe=NAME and data=NAME must be given, got rope"),
         (["pe=ropes"], "pe must be one of abacus, "),
         (["pe=rope,"], "pe must be one of abacus, "),
         (["data=bags"], "data must be one of addition, "),

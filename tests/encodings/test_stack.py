@@ -179,6 +179,14 @@ def test_embeddings_that_do_not_fit_are_refused(x: Tensor, layout: Layout | None
         make("rope", **SIZES)(x, layout)
 
 
+def test_inputs_of_another_class_are_refused_by_name() -> None:
+    stack = make("rope", **SIZES)
+    with pytest.raises(TypeError, match=r"^x must be a Tensor \[B, T, D\], got list$"):
+        stack([[0.0] * 16])
+    with pytest.raises(TypeError, match=r"^length must be a Tensor \[B\] of integers, got list$"):
+        Layout.of_lengths([7, 7], 7, causal=True)
+
+
 class Shorter(PositionalEncoding):
     """Takes a token away."""
 

@@ -57,6 +57,12 @@ def numbers(figure) -> dict[str, float]:
     }
 
 
+@pytest.mark.parametrize("draw", [plots.heatmap, plots.over_epochs])
+def test_a_metric_that_was_not_measured_is_refused_by_name(draw) -> None:
+    with pytest.raises(ValueError, match="^metric='acuracy': did you mean accuracy?"):
+        draw(cells(["rope", "alibi"]), "acuracy")
+
+
 def test_the_grid_shows_means_best_first_and_floors_last() -> None:
     rows = cells(["c", "a", "b"])
     made = plots.heatmap(rows)

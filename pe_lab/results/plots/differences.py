@@ -11,7 +11,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from pe_lab.results.columns import in_words, lower_is_better, merge_tables, setting_columns, sort_by_setting
+from pe_lab.results.columns import (
+    in_words,
+    lower_is_better,
+    merge_tables,
+    metric_column,
+    setting_columns,
+    sort_by_setting,
+)
 from pe_lab.results.panels import draw_legend, ends_of, make_panels, settings_in_words, without_wide_intervals
 from pe_lab.results.plots.dots import DOT_COLOUR, draw_dots, seed_handles, seed_values
 from pe_lab.results.plots.plot import Plot
@@ -107,7 +114,7 @@ def _seed_differences(data: pd.DataFrame, names: list[str], metric: str, rows: p
         rows: the cells that were compared.
     """
     keys = [*setting_columns(rows), "seed"]
-    values = rows[[*keys, "pe"]].assign(value=rows[f"test_{metric}"])
+    values = rows[[*keys, "pe"]].assign(value=rows[metric_column(rows, metric)])
     theirs = values.rename(columns={"pe": "baseline", "value": "theirs"})
     paired = merge_tables(data[[*names, "setting", "pe", "baseline"]], values, [*names, "pe"])
     paired = merge_tables(paired, theirs, [*keys, "baseline"])

@@ -13,6 +13,7 @@ from pe_lab.results.columns import (
     in_words,
     lower_is_better,
     merge_tables,
+    metric_column,
     setting_columns,
     sort_by_setting,
 )
@@ -45,7 +46,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     words = pd.Series(settings_in_words(rows, names), rows.index)
     settings = words[filter_learned_cells(rows).index].unique()
     left_out = words.nunique() - len(settings)
-    data = means(rows.assign(value=rows[f"test_{metric}"]), metric=metric)
+    data = means(rows.assign(value=rows[metric_column(rows, metric)]), metric=metric)
     data = data[data["setting"].isin(settings)]
     floor_rows = {}
     for floor in floors(rows, metric):

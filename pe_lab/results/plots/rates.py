@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from pe_lab.config import LR
-from pe_lab.results.columns import in_words, merge_tables, setting_columns, sort_by_setting
+from pe_lab.results.columns import in_words, merge_tables, metric_column, setting_columns, sort_by_setting
 from pe_lab.results.panels import (
     draw_legend,
     ends_of,
@@ -94,7 +94,7 @@ def _add_excess(rows: pd.DataFrame, rates: pd.DataFrame, names: list[str], metri
         rates: the chosen rates.
         names: the columns of a setting, without the rate.
     """
-    rows = rows.assign(value=rows[f"test_{metric}"])
+    rows = rows.assign(value=rows[metric_column(rows, metric)])
     at_best = merge_tables(rows, rates[[*names, "pe", LR]], [*names, "pe", LR])
     at_best = at_best.rename(columns={LR: "best_rate", "value": "best"})
     keys = [*names, "pe", "seed"]

@@ -10,7 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pe_lab.results.columns import displayed_settings, in_words, length_column, setting_columns, sort_by_setting
+from pe_lab.results.columns import (
+    displayed_settings,
+    in_words,
+    length_column,
+    metric_column,
+    setting_columns,
+    sort_by_setting,
+)
 from pe_lab.results.panels import (
     GREY,
     MAX_COLOURED_LINES,
@@ -55,7 +62,7 @@ def over_epochs(
     along = length_column(rows)
     names = [name for name in displayed_settings(rows, setting_columns(rows)) if name != along]
     rows = sort_by_setting(rows, [*names, along])
-    rows = rows.assign(value=rows[f"test_{metric}"])
+    rows = rows.assign(value=rows[metric_column(rows, metric)])
     data, seeds = means(rows, [along], names, metric), seed_values(rows, settings_in_words(rows, names), [along])
     levels = floor_levels(rows, metric, names)
     settings = list(data["setting"].unique())
