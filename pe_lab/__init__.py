@@ -50,6 +50,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """Return the public names, for completion: packages too that are not imported yet."""
+    return sorted({*globals(), *__all__})
+
+
 def _leave_current_folder() -> None:
     """Take the current folder off the path, where `python -m pe_lab` has put it; not that of the checkout.
 

@@ -57,7 +57,10 @@ def test_the_workflow_runs_what_is_run_here() -> None:
 
 
 def test_public_names_are_there_without_further_imports() -> None:
-    code = "import pe_lab, sys; assert 'torch' not in sys.modules; print(*[getattr(pe_lab, n) for n in pe_lab.__all__])"
+    code = (
+        "import pe_lab, sys; assert {*pe_lab.__all__} <= {*dir(pe_lab)}; assert 'torch' not in sys.modules; "
+        "print(*[getattr(pe_lab, n) for n in pe_lab.__all__])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError, match="nothing"):

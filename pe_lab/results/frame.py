@@ -53,6 +53,20 @@ class Results:
     refused: list[str] = field(default_factory=list)
     skipped: pd.DataFrame = field(default_factory=NO_SKIPPED.copy)
 
+    def __repr__(self) -> str:
+        encodings = ", ".join(self.cells["pe"].unique()) if len(self.cells) else "none"
+        lines = {
+            "cells": f"{len(self.cells)} cells: {encodings}",
+            "curves": "validation during training, a row per run, epoch and metric",
+            "records": "later measurements: other lengths and probes",
+            "failed": f"{len(self.failed)} cells",
+            "skipped": f"{len(self.skipped)} pairs of encoding and task",
+            "refused": f"{len(self.refused)} damaged or incomplete entries",
+        }
+        return "\n".join(
+            [f"Results {self.name} in {self.source}", *(f"  .{name:<8} {text}" for name, text in lines.items())]
+        )
+
     @cached_property
     def curves(self) -> pd.DataFrame:
         return from_ledger.read_curves(self.source, self.cells, self.refused)

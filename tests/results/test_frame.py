@@ -95,6 +95,13 @@ def only(lines: list[str], *words: str) -> None:
         assert str(word) in lines[0]
 
 
+def test_a_loaded_study_says_what_it_holds(trained):
+    lines = repr(load(trained, "two")).splitlines()
+    assert lines[0] == f"Results two in {trained}"
+    assert lines[1].split() == [".cells", "4", "cells:", "rope,", "none"]
+    assert {line.split()[0].removeprefix(".") for line in lines[1:]} <= set(dir(load(trained, "two")))
+
+
 def test_a_cell_is_what_its_checkpoint_says(trained):
     results = load(trained)
     assert results.refused == []
