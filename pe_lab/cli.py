@@ -6,6 +6,7 @@ Each program is imported only when it is called, so that `pe-lab` itself starts 
 import importlib
 import sys
 
+from pe_lab import __version__
 from pe_lab.system.escaping import escape_control
 from pe_lab.system.names import unknown_name_message
 
@@ -23,6 +24,13 @@ COMMANDS = {
     "benchmark": ("pe_lab.benchmark.__main__", "show what the benchmark has measured, or add a ledger to it"),
     "gallery": ("pe_lab.gallery.__main__", "write results, claims and all encodings as a static site"),
 }
+FIRST_STEPS = (
+    "Begin with a sweep and its report:",
+    "  pe-lab run -m pe=rope,alibi data=induction model.depth=2 epochs=1 optimizer.lr=3e-3 study_name=first",
+    "  pe-lab report first",
+    "",
+    "pe-lab COMMAND --help explains a command",
+)
 
 
 def main() -> None:
@@ -30,6 +38,8 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
+    elif name == "--version":
+        print(f"pe_lab {__version__}")
     elif name in ("-sc", "--shell-completion"):  # a shell asks, as Hydra's completion tells it to
         importlib.import_module(COMMANDS["run"][0]).main()
     elif name in COMMANDS:
@@ -41,9 +51,9 @@ def main() -> None:
 
 
 def usage() -> str:
-    """Return the list of commands."""
-    lines = [f"  {name:10}{text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(["usage: pe-lab COMMAND ...", "", *lines, "", "pe-lab COMMAND --help says more of each"])
+    """Return the list of commands, with what to begin with."""
+    lines = [f"  {name:11}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(["usage: pe-lab COMMAND ...", "       pe-lab --version", "", *lines, "", *FIRST_STEPS])
 
 
 if __name__ == "__main__":

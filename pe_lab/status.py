@@ -53,10 +53,12 @@ class Command:
 def main() -> None:
     """Print the status of a ledger. The exit status is 0 if all requested cells are done."""
     parser = Parser("pe_lab.status", description=__doc__)
-    parser.add_argument("ledger", metavar="LEDGER", nargs="?", default="ledger", help="its folder (%(default)s)")
-    parser.add_argument("--study", help="only commands with this study_name")
-    parser.add_argument("--follow", action="store_true", help="print again until nothing runs or waits")
-    parser.add_argument("--all", action="store_true", help="also complete commands, and all lines")
+    parser.add_argument(
+        "ledger", metavar="LEDGER", nargs="?", default="ledger", help="folder of the ledger (default: %(default)s)"
+    )
+    parser.add_argument("--study", help="show only commands with this study_name")
+    parser.add_argument("--follow", action="store_true", help="print again and again, until nothing runs or waits")
+    parser.add_argument("--all", action="store_true", help="show complete commands too, and all lines")
 
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 

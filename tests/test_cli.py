@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import pe_lab
 from helpers.configs import TINY_MODEL
 from pe_lab import cli, run
 from pe_lab.system.arguments import Parser, run_program
@@ -24,6 +25,10 @@ def test_without_a_command_all_are_listed(program) -> None:
         status, printed, _ = program(cli.main, *arguments)
         assert status == 0
         assert all(any(line.startswith(f"  {name} ") for line in printed) for name in cli.COMMANDS)
+
+
+def test_the_version_is_that_of_the_package(program) -> None:
+    assert program(cli.main, "--version") == (0, [f"pe_lab {pe_lab.__version__}"], "")
 
 
 def test_an_unknown_command_is_refused_in_one_line(program) -> None:
@@ -59,6 +64,7 @@ WANTED = {  # what each command says of these arguments
     ("evaluate", "epochs=0"): "epochs must be ",
     ("status", "nowhere"): "LEDGER must be ",
     ("report",): "source must be a study's name, a ledger, ",
+    ("report", "--paper"): "--paper must have a value, --paper DIR, got nothing after it",
     ("audit", "pe=nothing"): "pe must be one of abacus, ",
     ("ledger",): "COMMAND must be one of verify, prune, got nothing",
     ("ledger", "verify", "--nothing"): "unrecognized arguments: --nothing",

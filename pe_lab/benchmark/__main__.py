@@ -22,10 +22,16 @@ def main() -> None:
     """Read the arguments, and show, export or pack."""
     parser = Parser("pe_lab.benchmark", description=__doc__)
     parser.add_argument("tasks", metavar="TASK", nargs="*", help="show only these tasks")
-    parser.add_argument("--export", metavar="FOLDER", help="write all rows and tables there")
-    parser.add_argument("--pack", metavar="LEDGER", help="a ledger in which studies of the benchmark were trained")
-    parser.add_argument("--replace", action="store_true", help="with --pack: in place of shipped rows that differ")
-    parser.add_argument("--replication", action="store_true", help="which cells are run again, and what held")
+    parser.add_argument("--export", metavar="FOLDER", help="write all rows and tables to this folder")
+    parser.add_argument(
+        "--pack", metavar="LEDGER", help="add the results of a ledger in which studies of the benchmark were trained"
+    )
+    parser.add_argument("--replace", action="store_true", help="with --pack: replace shipped rows that differ")
+    parser.add_argument(
+        "--replication",
+        action="store_true",
+        help="show which cells are run again with fresh seeds, and which verdicts held",
+    )
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:

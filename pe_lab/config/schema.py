@@ -24,6 +24,7 @@ from pe_lab.encodings.options import (
     annotated_range,
     at_least,
     choice_range,
+    integers,
 )
 
 
@@ -191,7 +192,7 @@ class Config(Study):
     epochs: Count | None = 16
     steps: Count | None = None
     solve: Solve = field(default_factory=Solve)
-    seed: Annotated[int, at_least(0)] = 0
+    seed: Annotated[int, integers(0)] = 0
     ledger: Folder = "ledger"
     study_name: Annotated[str, ranges.NAME] | None = None
 

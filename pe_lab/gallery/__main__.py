@@ -20,16 +20,18 @@ def main() -> None:
     """Read the arguments and write the site."""
     parser = Parser("pe_lab.gallery", description=__doc__)
     parser.add_argument("--pe", metavar="NAME,...", help="only these encodings (default: all)")
-    parser.add_argument("--out", metavar="FOLDER", default="build/gallery", help="of the site (default: build/gallery)")
-    parser.add_argument("--results", metavar="FOLDER", help="of shipped results (default: those of the package)")
     parser.add_argument(
-        "--studies", metavar="FOLDER", help="of studies on which claims are tested (default: sweeps/results, if there)"
+        "--out", metavar="FOLDER", default="build/gallery", help="folder of the site (default: build/gallery)"
+    )
+    parser.add_argument("--results", metavar="FOLDER", help="results of the benchmark (default: those of the package)")
+    parser.add_argument(
+        "--studies", metavar="FOLDER", help="studies on which claims are tested (default: sweeps/results, if there)"
     )
     parser.add_argument(
         "--cache",
         metavar="FOLDER",
         default="build/gallery-cache",
-        help="of pictures, curves and floors (default: build/gallery-cache)",
+        help="folder for pictures, curves and floors, kept between runs (default: build/gallery-cache)",
     )
 
     def program() -> None:

@@ -39,7 +39,9 @@ def main() -> None:
     prune.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     prune.set_defaults(run=_prune)
     for command in (check, prune):
-        command.add_argument("ledger", metavar="LEDGER", nargs="?", default="ledger", help="its folder (%(default)s)")
+        command.add_argument(
+            "ledger", metavar="LEDGER", nargs="?", default="ledger", help="folder of the ledger (default: %(default)s)"
+        )
 
     def program() -> int:
         arguments = parser.parse_args()

@@ -40,12 +40,16 @@ def main() -> None:
     """Train what is missing, and print the verdicts. The exit status is 1 if a training failed."""
     parser = Parser("pe_lab.replication", PASSED_SETTINGS, description=__doc__)
     parser.add_argument("words", nargs="*", metavar="NAME|key=value", help="entries, tables, and settings of the run")
-    parser.add_argument("--list", action="store_true", help="train nothing")
-    parser.add_argument("--universe", action="store_true", help="ask claims in all settings of their universe")
-    parser.add_argument("--seeds", type=_parse_count, metavar="N", help="of ours, in place of those of the entry")
-    words = "core-minutes of a seed, above which entries of a table are not trained (%(default)g)"
+    parser.add_argument("--list", action="store_true", help="show verdicts, and train nothing")
+    parser.add_argument(
+        "--universe", action="store_true", help="test a claim in every setting that its entry lists as reasonable"
+    )
+    parser.add_argument(
+        "--seeds", type=_parse_count, metavar="N", help="number of seeds to train (default: that of the entry)"
+    )
+    words = "train no entries of a table that need more core-minutes for a seed (default: %(default)g)"
     parser.add_argument("--most", type=_parse_minutes, default=MAX_CORE_MINUTES, metavar="MINUTES", help=words)
-    words = "write values.csv and pages of universes there; entries of which it has more seeds stay as they are"
+    words = "folder for values.csv and pages of universes; entries with more seeds in it stay as they are"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=words)
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 

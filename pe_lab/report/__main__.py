@@ -34,11 +34,13 @@ def main() -> None:
     """Read the arguments and write the report."""
     parser = Parser("pe_lab.report", description=__doc__)
     parser.add_argument("source", help="a study's name, a ledger, a study's folder, or wandb:ENTITY/PROJECT")
-    parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
-    parser.add_argument("--study", help="a study of a ledger that is given as a folder")
+    parser.add_argument(
+        "--ledger", default="ledger", help="ledger in which a study is looked up by its name (default: ledger)"
+    )
+    parser.add_argument("--study", help="name of a study, if the source is a ledger")
     parser.add_argument(
         "--baseline",
-        help="the encoding that others are compared with, in place of all pairs (default: the declared one)",
+        help="the encoding that others are compared with, instead of all pairs (default: the declared one)",
     )
     parser.add_argument(
         "--against",
@@ -50,10 +52,12 @@ def main() -> None:
         help="the smallest difference that matters, as '0.02 nats' (default: that of the study; else 0.05 gap: 5 "
         "percent of the gap between the task's floors; without a gap, as in text, images and bag, 0.02 nats)",
     )
-    parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
+    parser.add_argument("--metric", default="loss", help="test metric to compare, such as accuracy (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html (default: beside the study's tables)")
-    parser.add_argument("--paper", metavar="DIR", help="write LaTeX tables, figures and a methods paragraph there")
+    parser.add_argument(
+        "--paper", metavar="DIR", help="write LaTeX tables, figures and a methods paragraph to this folder"
+    )
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:

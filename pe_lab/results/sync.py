@@ -22,8 +22,8 @@ def main() -> None:
     """Rebuild W&B runs. The exit status is 0 if each selected checkpoint has its W&B run."""
     parser = Parser("pe_lab.results.sync", description=__doc__)
     parser.add_argument("ledger", metavar="LEDGER", help="the folder of the ledger")
-    parser.add_argument("--study", help="only the cells of this study, and its name as their group")
-    parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
+    parser.add_argument("--study", help="only the cells of this study; their W&B group has its name")
+    parser.add_argument("--project", default="pe_lab", help="W&B project (default: pe_lab)")
 
     def program() -> int:
         arguments = parser.parse_args()

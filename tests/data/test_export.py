@@ -230,7 +230,7 @@ def test_the_command_writes_the_same_bytes_twice_and_leaves_nothing_else(tmp_pat
         (["export", "data=bag", "out="], "export takes data=…, data.<option>=…, seed=… and out=…: got 'out='"),
         (["export", "data=bag", "bag"], "export takes data=…, data.<option>=…, seed=… and out=…: got 'bag'"),
         (["export", "data=bag", "data.train=0"], "data.train must be an integer of at least 1, got 0"),
-        (["export", "data=bag", "seed=-1"], "seed must be at least 0, got -1"),
+        (["export", "data=bag", "seed=-1"], "seed must be an integer of at least 0, got -1"),
         (["export", "data=pattern", "data.length=20"], "data.length must be at least 21, to hold every pair, got 20"),
         (
             ["export", "data=pattern", "data.path=nowhere.csv"],
