@@ -21,6 +21,7 @@ from replication_tables import wrapped
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURE = ROOT / "docs/figures/depth_epochs_pe.svg"
+QUICKSTART = ROOT / "sweeps/results/quickstart"  # of the sweep on docs/quickstart.md
 MAIN = ROOT / "sweeps/results/depth_epochs_pe_2"  # of structured
 HELD_OUT = ROOT / "sweeps/results/depth_epochs_pe"  # of structured_heldout
 RESULTS = {"depth_epochs_pe": MAIN, "fair_depth_epochs_pe": ROOT / "sweeps/results/fair_depth_epochs_pe_tuned"}
@@ -494,7 +495,7 @@ def filled(text: str) -> str:
 
 
 def draw_figure() -> None:
-    """Draw the README's figure, and those of universes, from the committed rows."""
+    """Draw the figures of the README and the quickstart, and those of universes, from the committed rows."""
     import matplotlib as mpl
 
     from pe_lab.replication import universe
@@ -510,6 +511,8 @@ def draw_figure() -> None:
     with mpl.rc_context({"font.size": 13}):
         figure = plots.over_epochs(cells, panel_width=2.6, beside=False, baseline="rope").figure
         FIGURE.write_text(svg(figure, FIGURE.stem), encoding="utf-8")
+        figure = plots.over_epochs(frame.load(QUICKSTART).cells).figure
+        (FIGURE.parent / "quickstart.svg").write_text(svg(figure, "quickstart"), encoding="utf-8")
 
 
 def main() -> None:
