@@ -24,6 +24,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     without_whole_windows,
 )
+from pe_lab.results.panels import MAX_COLOURED_LINES
 from pe_lab.results.summary_table import score_table, summarise
 
 MAX_PANELS = 6  # of learning curves that are not folded
@@ -111,9 +112,11 @@ def _curves(subject: ReportSubject) -> Section:
     curves = subject.results.curves
     if curves.empty or curves.loc[curves["metric"] == subject.metric, "epoch"].nunique() < 2:
         return Section("Learning curves")
-    caption = f"Validation {in_words(subject.metric)}; in colour: the best at the end (all, if they are eight or fewer)"
     code = f"plots.learning_curves(results.curves, {subject.metric!r}, rows=results.cells)"
     drawn = plots.learning_curves(curves, subject.metric, rows=subject.results.cells)
+    caption = f"Validation {in_words(subject.metric)} during training: {bands_in_words(drawn, subject.metric)}"
+    if drawn.data["pe"].nunique() > MAX_COLOURED_LINES:
+        caption += f". In colour: the {MAX_COLOURED_LINES} best at the end"
     figure, panels = CaptionedFigure(drawn, caption, code), drawn.data["setting"].nunique()
     folded = [Collapsible(f"{panels} panels, one for each setting", [figure])] if panels > MAX_PANELS else [figure]
     return Section("Learning curves", [*above_validation(subject), *folded])

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pe_lab.results.columns import REMAINING_METRIC
-from pe_lab.results.panels import settings_in_words
+from pe_lab.results.panels import ends_of, limit_axis, settings_in_words, without_wide_intervals
 from pe_lab.results.plots.differences import MARGIN_BAND, legend_marks
 from pe_lab.results.plots.plot import Plot
 from pe_lab.results.sensitivity import Sensitivity
@@ -28,7 +28,7 @@ def curve(sensitivity: Sensitivity) -> Plot:
     Marks are those of their verdicts, see `verdict_marks`; the grey band is the margin. Specifications
     without a shared seed are in the table only.
     """
-    drawn = sensitivity.lines.dropna(subset="difference")
+    drawn = without_wide_intervals(sensitivity.lines.dropna(subset="difference"))
     levels = [(name, value) for name in sensitivity.names for value in _sorted_values(drawn[name])]
     width = float(np.clip(2.2 + 0.12 * len(drawn), 4.6, 9.5))
     heights = (2.4, 0.3 + 0.17 * len(levels))
@@ -73,6 +73,8 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
         axes.plot(x, part["difference"], mark.shape, color=mark.colour, markerfacecolor=face, ms=size)
     axes.tick_params(axis="x", bottom=False)
     axes.yaxis.set_major_locator(MaxNLocator(5))
+    if len(drawn):
+        limit_axis(axes, ends_of([0.0, *drawn["difference"], *margin, *-margin], drawn))
 
 
 def _draw_levels(axes: Axes, drawn: pd.DataFrame, levels: list[tuple[str, Any]]) -> None:

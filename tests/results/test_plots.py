@@ -853,3 +853,17 @@ def test_length_curves_have_the_floors_of_each_length() -> None:
     assert "n-gram model" not in by_name
     assert axes.get_ylim()[1] > 4.0
     assert set(drawn.data["pe"]) == {"rope"}
+
+
+@pytest.mark.parametrize(("best", "top"), [(0.4, 0.5), (0.9, 1.0), (0.0, 1.0)])
+def test_the_axis_of_shares_over_lengths_ends_above_the_best(best: float, top: float) -> None:
+    lines = [
+        {"pe": "rope", "data": "copy", "seed": seed, "kind": "length", "length": length, "policy": "raw"}
+        | {"offset": 0, "metric": "accuracy", "value": best / length}
+        for seed in (0, 1, 2)
+        for length in (1.0, 2.0)
+    ]
+    (axes,) = plots.length_curves(pd.DataFrame(lines), "accuracy").figure.axes
+    low, high = axes.get_ylim()
+    assert low < 0
+    assert best < high <= 1.04 * top

@@ -102,3 +102,9 @@ def test_the_margin_of_each_specification_is_a_band() -> None:
         assert not path.contains_point((place, margin + 0.01))
     none = curve(made(margin=[np.nan] * 4)).figure.axes[0]
     assert not [one for one in none.collections if isinstance(one, FillBetweenPolyCollection)]
+
+
+def test_intervals_of_two_seeds_are_not_drawn() -> None:
+    found = made(seeds=[2, 3, 3, 2])
+    collections = [one for one in curve(found).figure.axes[0].collections if isinstance(one, LineCollection)]
+    assert sum(len(lines.get_paths()) for lines in collections) == 2

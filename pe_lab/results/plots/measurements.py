@@ -53,12 +53,14 @@ def length_curves(records: pd.DataFrame, metric: str = "loss") -> Plot:
             look = {"linestyle": FLOOR_DASHES[str(floor)], "label": FLOOR_NAMES[str(floor)]}
             axes.plot(line["length"], line["value"], color=INK, linewidth=1.2, zorder=1.2, **look)
         tick_measured(axes, here["length"])
-        scale_losses(axes, linear, ends_of([*here["mean"], *dots["value"], *floors["value"]], here if bands else None))
+        ends = ends_of([*here["mean"], *dots["value"], *floors["value"]], here if bands else None)
+        scale_losses(axes, linear, ends)
         label = f"test {in_words(metric)}{' in nats' * (metric == 'loss')}{scale_in_words(linear)}"
         axes.set(xlabel="length / training length", ylabel=label)
         axes.set_title(setting, fontsize=9)
         if not lower_is_better(metric):
-            axes.set_ylim(-0.03, 1.03)
+            highest = min(1.0, ends[1]) or 1.0
+            axes.set_ylim(-0.03 * highest, 1.03 * highest)
     labels = [*highlight, *(FLOOR_NAMES[floor] for floor in FLOOR_NAMES if floor in set(levels["floor"]))]
     draw_legend(figure, panels, labels, seed_handles(data, seeds, band=bands))
     return Plot(figure, data, seeds, bands)

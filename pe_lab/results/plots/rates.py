@@ -19,6 +19,7 @@ from pe_lab.results.panels import (
     most_different,
     settings_in_words,
 )
+from pe_lab.results.plots.differences import MINUS
 from pe_lab.results.plots.dots import DOT_COLOUR, seed_handles, seed_values
 from pe_lab.results.plots.lines import draw_with_intervals, side_by_side
 from pe_lab.results.plots.plot import Plot
@@ -71,7 +72,7 @@ def over_rates(rows: pd.DataFrame, rates: pd.DataFrame, metric: str = "loss") ->
         for axes in panels.values():
             axes.set_yscale("symlog", linthresh=LINEAR_EXCESS, linscale=0.6)
             axes.set_yticks([-1, -0.3, -0.1, 0, 0.1, 0.3, 1, 3])
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", MINUS))
             axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(min(1.5 * ends[0], -LINEAR_EXCESS / 2), 1.3 * ends[1])
     else:

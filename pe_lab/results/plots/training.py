@@ -250,4 +250,4 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", rows: pd.DataFra
     draw_legend(
         figure, panels, [*highlight, *(FLOOR_NAMES[floor] for floor in levels)], seed_handles(data, seeds, band=bands)
     )
-    return Plot(figure, data, seeds)
+    return Plot(figure, data, seeds, bands)
