@@ -46,6 +46,8 @@ def test_the_list_of_commands_loads_nothing_heavy() -> None:
 
 IMPORTED = """
 import sys
+import pe_lab.status
+print(*[name for name in ("pandas", "torch") if name in sys.modules])
 import pe_lab.report.page, pe_lab.report.paper, pe_lab.report.sections
 print(*[name for name in ("torch", "scipy.stats") if name in sys.modules])
 import pe_lab.probes.figures, pe_lab.results.trained_cell
@@ -53,10 +55,10 @@ print(*[name for name in ("lightning", "torch._dynamo") if name in sys.modules])
 """
 
 
-def test_a_report_loads_no_torch_and_a_trained_cell_no_lightning() -> None:
-    """Imports take most of the time of a small report."""
+def test_a_status_loads_no_pandas_a_report_no_torch_and_a_trained_cell_no_lightning() -> None:
+    """Imports take most of the time of a small ledger."""
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n\n"
+    assert done.stdout == "\n\n\n"
 
 
 WANTED = {  # what each command says of these arguments

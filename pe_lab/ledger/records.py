@@ -3,13 +3,10 @@
 from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from pe_lab.ledger.lease import LeasedFolder
 from pe_lab.ledger.run import WEIGHTS_FILE, Run, read_failure
-from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import (
     CHECKSUMS_FILE,
     LedgerError,
@@ -24,6 +21,9 @@ from pe_lab.system.files import (
     verify_files,
     write_json,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KINDS = ("length", "decode", "stride", "probe")
 RECORD_FILES = ("request.json", "rows.csv", "environment.json")
@@ -66,14 +66,14 @@ class Records(LeasedFolder):
         except LedgerError:
             return False
 
-    def add(self, request: dict[str, Any], rows: pd.DataFrame, environment: dict[str, Any]) -> None:
+    def add(self, request: dict[str, Any], rows: "pd.DataFrame", environment: dict[str, Any]) -> None:
         """Store the measured rows of a request, and the environment they were measured in."""
         with self.tree.new_folder(self._entry(request), self.folder) as folder:
             write_json(folder / "request.json", canonical_form(request | {"weights": self.weights}))
             write_json(folder / "environment.json", environment)
             rows.to_csv(folder / "rows.csv", index=False)
 
-    def get(self, request: dict[str, Any]) -> pd.DataFrame:
+    def get(self, request: dict[str, Any]) -> "pd.DataFrame":
         """Return the measured rows of a request.
 
         Raises:
@@ -101,12 +101,14 @@ class Records(LeasedFolder):
         verify_files(entry, *RECORD_FILES)
         self.read(entry)
 
-    def read(self, entry: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    def read(self, entry: Path) -> tuple[dict[str, Any], "pd.DataFrame"]:
         """Return the request of a record and its rows.
 
         Raises:
             LedgerError: the record is damaged, or was measured on other weights than the checkpoint's.
         """
+        from pe_lab.system.exact_csv import read_csv  # loads pandas
+
         contents = read_verified(entry, "request.json", "rows.csv")
         try:
             request, rows = parse_json(contents[0]), read_csv(BytesIO(contents[1]))
