@@ -51,7 +51,7 @@ print(*[name for name in ("pandas", "torch") if name in sys.modules])
 import pe_lab.report.page, pe_lab.report.paper, pe_lab.report.sections
 print(*[name for name in ("torch", "scipy.stats") if name in sys.modules])
 import pe_lab.probes.figures, pe_lab.results.trained_cell
-print(*[name for name in ("lightning", "torch._dynamo") if name in sys.modules])
+print(*[name for name in ("lightning", "torch._dynamo", "triton") if name in sys.modules])
 """
 
 

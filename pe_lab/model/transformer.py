@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from omegaconf import MISSING
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pe_lab.config import Model
 from pe_lab.data.base import Task
@@ -224,6 +223,8 @@ class Transformer(nn.Module):
 
     def _flops(self, length: int) -> int:
         """Count the operations of one sequence by running it."""
+        from torch.utils.flop_counter import FlopCounterMode  # loads triton
+
         device = self.tokens.weight.device
         layout = self.task.example(length, device)
         implementation, self.implementation = self.implementation, "reference"
