@@ -356,7 +356,7 @@ def test_each_floor_has_a_name_of_its_own() -> None:
         table = rows.assign(**{f"floor_{floor}_loss": 5.0})
         legend = plots.over_epochs(table).figure.legends[0]
         names += [text.get_text() for text in legend.get_texts() if "without" in text.get_text()]
-        meanings.append(plots.heatmap(table).figure.axes[0].get_title().partition("shades: ")[2])
+        meanings.append(plots.heatmap(table).figure.get_suptitle().replace("\n", " ").partition("shades: ")[2])
     assert len(set(names)) == len(set(meanings)) == 2
     assert all(name.removesuffix(" (5)") in meaning for name, meaning in zip(names, meanings, strict=True))
 
@@ -743,7 +743,7 @@ def test_settings_that_no_encoding_has_learned_are_left_out_of_a_heat_map() -> N
     (axes,) = plots.heatmap(rows).figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["depth 4", "depth 16"]
     assert set(plots.heatmap(rows).data["setting"]) == {"depth 4", "depth 16"}
-    assert "1 of 3 settings" in axes.get_title()
+    assert "1 of 3 settings" in axes.figure.get_suptitle()
     (axes,) = plots.heatmap(rows[rows["depth"] != 4].assign(test_loss=3.0)).figure.axes
     assert len(axes.get_xticklabels()) == 2  # all of them, where none is learned
 

@@ -1,5 +1,7 @@
 """What a grid of settings and encodings holds: means as a table with shades, and shares of effects."""
 
+import textwrap
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ from pe_lab.results.plots.plot import FLOOR_NAMES, Plot
 from pe_lab.results.styles import COLOURS
 from pe_lab.system.drawing import INK, STYLE
 
+TITLE_LETTER = 0.061  # inches of a letter of the title
 MIN_HEIGHT = 3.5  # inches, of a heat map with its title
 FLOOR_MEANINGS = {floor: f"the {name}" for floor, name in FLOOR_NAMES.items()} | {
     "prior": "a guess by the frequency of answers"
@@ -58,17 +61,18 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     sign = 1 if lower_is_better(metric) else -1
     wide = wide.loc[(sign * wide).rank().mean(axis=1).sort_values(kind="stable").index]
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
-    lines_above = 3 + bool(left_out) + max(name.count(", ") + 1 for name in shown.columns)
-    height = max(MIN_HEIGHT, 0.9 + 0.16 * lines_above + 0.27 * len(shown))
-    figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), height), layout="constrained")
-    axes = figure.subplots()
     shades, meaning = _shades_of_means(wide, floor_rows, sign, _margins_by_setting(rows, lines))
+    titles = [f"test {in_words(metric)}, mean over seeds", f"shades: {meaning}"]
+    if left_out:
+        titles.append(f"left out: {left_out} of {words.nunique()} settings, in which no encoding has learned the task")
+    width = max(4.4, 1.8 + 0.85 * len(shown.columns))
+    title = [line for text in titles for line in textwrap.wrap(text, int(width / TITLE_LETTER))]
+    lines_above = len(title) + max(name.count(", ") + 1 for name in shown.columns)
+    height = max(MIN_HEIGHT, 0.9 + 0.16 * lines_above + 0.27 * len(shown))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
     _draw_cells(axes, shown, shades)
-    title = f"test {in_words(metric)}, mean over seeds\nshades: {meaning}"
-    title += f"\nleft out: {left_out} of {words.nunique()} settings, in which no encoding has learned the task" * bool(
-        left_out
-    )
-    axes.set_title(title, fontsize=9, wrap=True)
+    figure.suptitle("\n".join(title), x=0.01, ha="left", fontsize=9)  # as wide as the figure
     levels = [
         {"setting": setting, "pe": floor, "mean": value, "low": np.nan, "high": np.nan}
         for floor, values in floor_rows.items()
