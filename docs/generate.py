@@ -401,10 +401,9 @@ def measured_tasks() -> str:
     measured = covered.set_index("task").loc[names, "measured"].astype(int)
     results = ", ".join(f"`{name}` ({count})" for name, count in measured[measured > 0].items())
     without = " and ".join(f"`{name}`" for name in measured.index[measured == 0])
-    said = (
-        f"`pe-bench 2` has {len(names)} small tasks. {(measured > 0).sum()} of them have results so far, with the "
-        f"number of encodings: {results}."
-    )
+    count = (measured > 0).sum()
+    have = "All of them have" if count == len(names) else f"{count} of them have"
+    said = f"`pe-bench 2` has {len(names)} small tasks. {have} results, with this number of encodings: {results}."
     return wrapped(f"{said} Nothing is measured on {without} yet." if without else said)
 
 
