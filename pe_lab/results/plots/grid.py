@@ -25,7 +25,7 @@ from pe_lab.results.plots.plot import FLOOR_NAMES, Plot
 from pe_lab.results.styles import COLOURS
 from pe_lab.system.drawing import INK, STYLE
 
-TITLE_LETTER = 0.061  # inches of a letter of the title
+TITLE_LETTER = 0.064  # inches of a letter of the title
 MIN_HEIGHT = 3.5  # inches, of a heat map with its title
 FLOOR_MEANINGS = {floor: f"the {name}" for floor, name in FLOOR_NAMES.items()} | {
     "prior": "a guess by the frequency of answers"
