@@ -61,10 +61,14 @@ def _advice_on(content: GalleryData, name: str) -> dict[str, list[Need]]:
             best.setdefault(need.results.in_words(USE).capitalize() + where, []).append(need)
     behind = [need for need in needs if name in need.advice.behind]
     return best | {
-        "Slower than the best at the training length (× its steps)": [need for need in behind if need.task.solvable],
+        "Slower than the best at the training length (steps, as a multiple of the best)": [
+            need for need in behind if need.task.solvable
+        ],
         "Higher loss than the best (nats)": [need for need in behind if not need.task.solvable],
         "Not solved by every seed": [need for need in needs if name in need.advice.unreliable],
-        "Not solved by any seed (right at the training length)": [need for need in needs if name in need.advice.avoid],
+        "Not solved by any seed (answers right at the training length)": [
+            need for need in needs if name in need.advice.avoid
+        ],
     }
 
 

@@ -54,7 +54,13 @@ from pe_lab.report.parts import Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import decision_notes, sequential
 from pe_lab.report.swept_rates import rate_parts, tries_rates
-from pe_lab.report.training_setup import rates_in_words, rates_of_seeds, setting_in_words, shared_settings
+from pe_lab.report.training_setup import (
+    rates_in_words,
+    rates_of_seeds,
+    setting_in_words,
+    shared_settings,
+    training_sentence,
+)
 from pe_lab.results.columns import (
     STEPS_METRIC,
     displayed_settings,
@@ -189,9 +195,13 @@ def _seeds_and_rates(subject: ReportSubject) -> str:
     seeds = cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique()
     steps = (subject.results.declared.tune or {}).get("steps")
     if subject.results.declared.tune is not None:  # the title says of how many tries the best was taken
-        return f"{count_of_seeds(seeds)}, tries chosen by validation{f' after {steps} steps' * bool(steps)}"
+        return f"{count_of_seeds(seeds)}, learning rates chosen by validation{f' after {steps} steps' * bool(steps)}"
     told = not one_rate(subject) and not tries_rates(subject)
-    return count_of_seeds(seeds) + f", {rates_in_words(subject.results)}" * told
+    rates = rates_in_words(subject.results)
+    return (
+        count_of_seeds(seeds)
+        + f", {'each encoding ' + rates.removeprefix('each ') if rates.startswith('each ') else rates}" * told
+    )
 
 
 def _first_measurement(subject: ReportSubject, longer: str) -> list[Part]:
@@ -244,6 +254,8 @@ def title(subject: ReportSubject) -> str:
         return f"A control: can an encoding help or hurt{on}, where position is not needed?"
     names, rates = list(cells["pe"].unique()), rates_of_seeds(subject.results) or _only_rate(subject)
     where = f"{task_and_settings(filter_learned_cells(cells))}{f', {rates}' if rates else ''}"
+    if subject.metric == STEPS_METRIC:  # a run stops when it solves the task
+        where = where.replace(", after ", ", within ")
     if len(names) == 1:
         return f"What is the {metric} of {names[0]}{where}?"
     if len(names) == 2 and subject.baseline in names:
@@ -292,7 +304,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         return first, _against(subject, decided)
     if (lines := subject.compared.asked()).empty:
         alone = "No setting in which an encoding has learned the task has results of two encodings."
-        return alone, f"Encodings were trained {rates_in_words(subject.results)}."
+        return alone, training_sentence(subject.results)
     each, whole = undecided_by_setting(subject.compared), overall(subject.compared)
     tasks = len(each) <= MAX_TASKS and only_tasks_vary(cells)
     how = _against(subject, lines)
@@ -433,7 +445,7 @@ def _excluded_differences(lines: pd.DataFrame, metric: str) -> str:
         for size, word in ((better, "better"), (worse, "worse"))
         if size > 0
     ]
-    return f" (95 % intervals exclude more than {' and '.join(ends)})"
+    return f" (by 95 % intervals, at most {' or '.join(ends)})"
 
 
 def _counts(lines: pd.DataFrame, metric: str, named: bool = True) -> str:
@@ -508,7 +520,7 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
         looks = int(lines["look"].max())
         added = f"Seeds were added in up to {looks} looks, while a comparison was undecided"
         fair.append(added if looks > 1 else "No seeds were added after the first look")
-    return ". ".join([text, *fair, f"Encodings were trained {rates_in_words(subject.results)}."])
+    return ". ".join([text, *fair, training_sentence(subject.results)])
 
 
 def _reversals(lines: pd.DataFrame) -> str:

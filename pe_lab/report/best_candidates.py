@@ -38,7 +38,7 @@ SENTENCES = {  # by what is decided: see `BestCandidates.case`
     "best": "`{first}` has the {superlative} {what}, {value}: significantly better than every other encoding. "
     "The next is `{second}`, worse by {gap}.",
     "only": f"{MEAN} Only {{open}} can be the best.",
-    "all open": f"{MEAN} No encoding is significantly worse than another{{alone}}.",
+    "all open": f"No encoding is significantly better than another. {MEAN}{{alone}}",
     "open": f"{MEAN} The best may be any of {{open}}: none of them is significantly worse than another{{beyond}}.",
 }
 NOTES = {  # behind "only" and "open"
@@ -203,7 +203,7 @@ class BestCandidates:
             **{name: names_in_words(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
-        values["alone"] = "" if self.alike else f", and none is shown to be equivalent to `{first}`"
+        values["alone"] = "" if self.alike else " No other is shown to be equivalent to it."
         values["beyond"] = " by as much as the margin" * bool(self.near)
         values["top"] = f"`{self.open[0]}`" if self.open else ""
         near = [

@@ -271,5 +271,5 @@ def behind_references(subject: ReportSubject) -> list[str]:
         best = (sign * rows.groupby("pe")[f"test_{metric}"].mean()).min()
         levels = {name: rows[f"floor_{name}_{metric}"].mean() for name in references}
         ahead = [f"`{name}` ({amount(level, metric)})" for name, level in levels.items() if sign * level < best]
-        ends += [f"{join_words(ahead)} for {setting}"] if ahead else []
+        ends += [join_words(ahead) + f" for {setting}" * (words.nunique() > 1)] if ahead else []
     return [f"No mean here is as good as these references: {'; '.join(ends)}."] if ends else []

@@ -141,9 +141,8 @@ def effects_section(subject: ReportSubject) -> Section:
         return Section("Effects")
     names = ["encoding" if name == "pe" else name for name in shared["effect"] if " " not in name]
     text = (
-        f"{join_words(names).capitalize()}, alone and together: shares of the sum of squares within each seed's grid, "
-        "averaged over seeds. `×` is an interaction: how one effect depends on another. The last one contains the "
-        "noise."
+        f"How much of the variation goes with {join_words(names)}: shares of the sum of squares, averaged over seeds. "
+        "`×` is an interaction: the effect of one depends on the other. The last share includes the noise."
     )
     if len(cells) < len(subject.results.cells):
         text += " Only settings in which a model has learned the task count."
@@ -160,10 +159,12 @@ def _seeds(subject: ReportSubject) -> list[Part]:
     names = [*varied_columns(needed, setting_columns(subject.results.cells)), "pe", "seeds", "difference", "deviation"]
     names += ["separable", "margin", "seeds_needed", "seeds_equivalent", "verdict"]
     text = (
-        "`seeds needed` would show the difference, `seeds to show equivalence` that it is within the margin, "
-        "`separable` is the smallest difference that as many seeds would show: each in 80 % of studies, at the level "
-        f"of the first step of {subject.compared.correction}. They take what was observed as true: read them as orders "
-        "of magnitude."
+        "How many seeds another study would need, if the observed difference and deviation were the true ones. Read "
+        "these as orders of magnitude.\n"
+        "- `seeds needed`: to show the difference\n"
+        "- `seeds to show equivalence`: to show that the difference is within the margin; inf: no number does\n"
+        "- `separable`: the smallest difference that as many seeds as here can show\n"
+        f"Each with a power of 80 %, at the level of the first step of {subject.compared.correction}."
     )
     code = "statistics.seeds_needed(compared.compare())"
     table = ReportTable(needed[names], f"To separate each encoding from {subject.baseline}", code)
@@ -193,13 +194,15 @@ def methods_section(subject: ReportSubject, verdicts: bool = True) -> Section:
         units,
         "Intervals are 95 % t intervals, of means or of paired differences, each on its own. Verdicts come from p "
         "values after the correction, so an interval without 0 can belong to a difference that is undecided.",
-        f"All verdicts are of one family: {family}. In it, the chance that any verdict of better or worse is wrong is "
-        "meant to be at most 5 %, and so is that of equivalent. Settings in which no encoding has learned the task are "
-        "not in it.",
-        f"The margin is the smallest difference that matters: {subject.margin_in_words}. `better` and `worse` mean "
-        "that the difference is significantly not 0; `slightly`, the same with a mean difference below the margin; "
-        "`equivalent`, that it is not, and that it is significantly smaller than the margin (two one-sided t tests); "
-        "`undecided`, neither; `equal`, that all seeds agree bit for bit.",
+        f"All verdicts are corrected together, as one family: {family}. The chance that any verdict of better or "
+        "worse is wrong is meant to be at most 5 %, and so is that of equivalent. Settings in which no encoding has "
+        "learned the task are left out.",
+        f"The margin is the smallest difference that matters: {subject.margin_in_words}. Verdicts:\n"
+        "- `better`, `worse`: the difference is significant, and its mean is at least the margin\n"
+        "- `slightly better`, `slightly worse`: it is significant, and its mean is below the margin\n"
+        "- `equivalent`: it is not significant, and significantly smaller than the margin (two one-sided t tests)\n"
+        "- `undecided`: these seeds show none of this\n"
+        "- `equal`: all seeds agree bit for bit",
     ]
     if subject.compared.share_variances:
         text.insert(

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.best_candidates import capitalise, join_words
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, bands_in_words
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, means_in_words
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, probes_as_trained, record_settings, sort_by_setting
 from pe_lab.results.number_text import range_in_words
@@ -194,7 +194,7 @@ def _layer_figure(records: pd.DataFrame, probe: str, metric: str) -> CaptionedFi
         rows, source, metric = direction_shares(rows), f"layers.direction_shares({source})", "direction_share"
     drawn, words = plots.layer_curves(rows, probe, metric), in_words(metric)
     meaning = f" ({SHORT_MEANINGS[metric]})" if metric in SHORT_MEANINGS else ""
-    caption = f"{words[0].upper()}{words[1:]}{meaning}, by layer: {bands_in_words(drawn, metric)}"
+    caption = f"{words[0].upper()}{words[1:]}{meaning}, by layer: {means_in_words(drawn)}"
     return CaptionedFigure(drawn, caption, f"plots.layer_curves({source}, {probe!r}, {metric!r})")
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pe_lab.report.best_candidates import BestCandidates, in_each_setting, join_words
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, bands_in_words
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, means_in_words
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.training_setup import shared_settings
 from pe_lab.results import plots
@@ -148,14 +148,14 @@ def length_parts(subject: ReportSubject) -> list[Part]:
         return []
     metric = settings[0].metric
     drawn = plots.length_curves(records, metric)
-    one = "at 1 the test set of the task, where sequences may be shorter"
-    caption = f"Test {in_words(metric)} against length ({one}): {bands_in_words(drawn, metric)}"
+    caption = f"Test {in_words(metric)} against length, in training lengths: {means_in_words(drawn)}"
     figure = CaptionedFigure(drawn, caption, f"plots.length_curves(results.records, {metric!r})")
     shares = [far for far in settings if far.metric == metric and not lower_is_better(metric)]
     if not shares:
         return [figure]
     table = pd.concat([_length_table(far, len(settings) > 1) for far in shares], ignore_index=True)
-    caption = f"{in_words(metric).capitalize()} at so many training lengths: means over seeds, and their range"
+    caption = f"{in_words(metric).capitalize()} by length, in training lengths: means over seeds, and their range. "
+    caption += "1 × is the test set of the task, whose sequences may be shorter"
     return [figure, Collapsible("Numbers by encoding", [ReportTable(table, caption)])]
 
 

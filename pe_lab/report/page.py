@@ -20,6 +20,8 @@ from pe_lab.statistics import Verdict
 
 MAX_OPEN_ROWS = 30  # rows of a table that is not folded
 MAX_COLUMNS = 40  # of a table that can hold texts
+MAX_NARROW_LETTERS = 48  # of all columns of a table that fits a narrow screen, two of space for each included
+MAX_STACKED_ROWS = 12  # of a wider one whose rows become blocks there; a longer one scrolls
 MAX_LETTERS = 110  # of a text in a table, behind which the rest of a list is folded
 MIN_FOLDED = 2  # names that are folded
 MAX_UNWRAPPED_LETTERS = 20  # letters of a column of texts up to which these stay in one line
@@ -107,6 +109,9 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
         elif kind == "text" and max(width, len(heads[column])) <= MAX_UNWRAPPED_LETTERS:
             classes[column] = "text short"
     stacks = len(heads) > 1 and any("long" in kind or kind == "text" for kind in classes)
+    letters = sum(2 + max(width, len(head)) for width, head in zip(widths, heads, strict=True))
+    has_text = any("text" in kind for kind in classes)
+    stacks |= has_text and letters > MAX_NARROW_LETTERS and len(lines) <= MAX_STACKED_ROWS
     parts = [[_shown_and_folded(value) for value in line] for line in lines]
     return {"heads": heads, "classes": classes, "lines": parts, "stacks": stacks}
 

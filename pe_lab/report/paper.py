@@ -1,6 +1,7 @@
 """A study for a paper: tables in LaTeX, figures as PDF and SVG, and a paragraph on methods."""
 
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from io import BytesIO
@@ -36,7 +37,7 @@ from pe_lab.results.columns import (
     value_text,
 )
 from pe_lab.results.frame import Results
-from pe_lab.results.learned import not_learned_note
+from pe_lab.results.learned import filter_learned_cells, not_learned_note
 from pe_lab.results.number_text import range_in_words
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings, unsolved_note
@@ -52,6 +53,7 @@ OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}  #
 SETTINGS = {"depth": "number of layers", "steps": "training steps", "epochs": "training epochs"}  # in print
 MAX_PANELS = 6  # of a figure of curves
 ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
+ESCAPED |= {"−": "$-$", "±": r"$\pm$", "×": r"$\times$", "≥": r"$\ge$", "–": "--"}
 ESCAPED |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": "$<$", ">": "$>$"}
 TABLES, FIGURES = ("means", "outcomes", "differences"), ("curves", "runs", "forest")
 FILES = (  # that are written for some study
@@ -91,7 +93,7 @@ def _save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, Captioned
     """
     texts = {f"{name}.tex": text for name, text in tables.items()}
     texts["methods.tex"] = paragraph
-    captions = {name: escape_latex(caption) for name, (_, caption) in drawn.items()}
+    captions = {name: f"{escape_latex(caption)}." for name, (_, caption) in drawn.items()}
     texts["paper.tex"] = _render_template("paper.tex", tables=list(tables), figures=captions)
     for name, text in texts.items():
         write_text(folder / name, text)
@@ -114,7 +116,7 @@ def _means(subject: ReportSubject) -> dict[str, str]:
         **{metric: [_mean(*values) for values in zip(table["loss"], table["low"], table["high"], strict=True)]}
     )
     what = f"{in_words(metric)}{unit_in_brackets(metric)}"
-    caption = f"Test {what}{task_and_settings(cells)}: mean over seeds and half of its 95 % t interval"
+    caption = f"Test {what}{task_and_settings(cells)}: mean over seeds ± half the width of its 95 % t interval"
     return {"means": tabular(means, caption, "tab:means", settings)}
 
 
@@ -188,10 +190,11 @@ def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
     if cells["pe"].nunique() > 1 and subject.compared.compare(GRID_TABLE)["difference"].notna().any():
         _, metric, where = overview_figures.overview_comparisons(subject.compared, subject.decided)
         quantity = _compared_quantity(metric)
-        differences = f"Paired differences in {quantity} from {subject.baseline}{task_and_settings(cells)}{where}"
+        settings = task_and_settings(filter_learned_cells(cells))
+        differences = f"Paired differences in {quantity} from {subject.baseline}{settings}"
         drawn["forest"] = (
             overview_figures.forest(subject.compared, subject.decided),
-            f"{differences}, with 95 % intervals",
+            f"{differences}, with 95 % intervals{', drawn' * where.startswith(' at')}{where}",
         )
     return drawn
 
@@ -220,7 +223,7 @@ def methods_paragraph(subject: ReportSubject) -> str:
     source = "the default of the task" if declared is None else "declared before training"
     few = few_runs(cells["pe"].nunique(), counts.min(), advice=False)
     values: dict[str, Any] = _training_sentences(results, cells, counts) | {
-        "rates": escape_latex(rates_in_words(results, _rate(identity, cells))),
+        "rates": escape_latex(re.sub("^each ", "each encoding ", rates_in_words(results, _rate(identity, cells)))),
         "metric": escape_latex(subject.metric),
         "baseline": escape_latex(subject.baseline) if compares else "",
         "margin": escape_latex(subject.margin_in_words) if compares else "",
@@ -337,8 +340,7 @@ def _versions(cells: pd.DataFrame) -> dict[str, str]:
     for column in (*ENVIRONMENT, "device"):
         values = cells[column].dropna().astype(str).unique() if column in cells else []
         short = [value[:12] if column == "commit" else value for value in values]
-        unknown = "" if column in ("commit", "hardware") else "of unknown version"
-        versions[column] = escape_latex(", ".join(short)) or unknown
+        versions[column] = escape_latex(", ".join(short))
     return versions
 
 
@@ -358,9 +360,9 @@ def tabular(table: pd.DataFrame, caption: str, label: str, groups: list[str]) ->
             lines.append(r"\midrule")
         before = group
         lines.append(" & ".join(_cell(row[name]) for name in table) + r" \\")
-    head = " & ".join(escape_latex(str(name)) for name in table) + r" \\"
+    head = " & ".join(escape_latex("task" if name == "data" else str(name)) for name in table) + r" \\"
     body = [r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
-    named = [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{{label}}}"]
+    named = [rf"\caption{{{escape_latex(caption)}.}}", rf"\label{{{label}}}"]
     if len(table) > LONG:
         parts = [rf"\begin{{longtable}}{{{columns}}}", f"{''.join(named)} \\\\", *body, r"\end{longtable}"]
     else:
@@ -370,8 +372,8 @@ def tabular(table: pd.DataFrame, caption: str, label: str, groups: list[str]) ->
 
 
 def escape_latex(text: str) -> str:
-    """Return text for LaTeX."""
-    return "".join(ESCAPED.get(character, character) for character in text)
+    """Return text for LaTeX, with a thin space before the sign of per cent."""
+    return "".join(ESCAPED.get(character, character) for character in text).replace(r" \%", r"\,\%")
 
 
 def _cell(value: Any) -> str:

@@ -66,14 +66,10 @@ class Section:
     opening: bool = False
 
 
-def bands_in_words(drawn: Plot, metric: str) -> str:
-    """Say what lines and bands of a figure are."""
-    text = f"lines are means over {count_of_seeds(drawn.data['seeds'])}"
-    if drawn.data["low"].isna().all():
-        return text + intervals_in_words(drawn)
-    if not drawn.bands:
-        return text
-    return f"{text}, bands their 95 % t intervals{cut_in_words(drawn, metric)}"
+def means_in_words(drawn: Plot) -> str:
+    """Say that lines of a figure are means, over how many seeds, and what their bands are."""
+    without_bands = not drawn.bands and drawn.data["low"].notna().any()
+    return f"means over {count_of_seeds(drawn.data['seeds'])}{'' if without_bands else intervals_in_words(drawn)}"
 
 
 def intervals_in_words(drawn: Plot, kind: str = "95 % t intervals") -> str:

@@ -11,7 +11,7 @@ from pe_lab.report.attention import attention_section
 from pe_lab.report.best_candidates import join_words, names_in_words
 from pe_lab.report.cautions import above_validation
 from pe_lab.report.layers import layer_records
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, bands_in_words
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, means_in_words
 from pe_lab.report.report_subject import ReportSubject, code_section, failures_section, results_section, varied_columns
 from pe_lab.report.setting_sensitivity import sensitivity_section
 from pe_lab.report.swept_rates import rates_section
@@ -130,7 +130,7 @@ def _lengths(subject: ReportSubject) -> Section:
         if (measured["metric"] == metric).any():
             code = f"plots.length_curves(results.records, {metric!r})"
             drawn = plots.length_curves(records, metric)
-            caption = f"Test {in_words(metric)} against length: {bands_in_words(drawn, metric)}"
+            caption = f"Test {in_words(metric)} against length: {means_in_words(drawn)}"
             parts.append(CaptionedFigure(drawn, caption, code))
     return Section(
         "Other lengths", _for_whom(subject, records[records["kind"] == "length"] if parts else records) + parts
@@ -148,9 +148,7 @@ def _probes(subject: ReportSubject) -> Section:
             code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
             drawn = plots.layer_curves(records, probe, metric)
             curves.append(
-                CaptionedFigure(
-                    drawn, f"Probe {probe}: {in_words(metric)} by layer, {bands_in_words(drawn, metric)}", code
-                )
+                CaptionedFigure(drawn, f"Probe {probe}: {in_words(metric)} by layer, {means_in_words(drawn)}", code)
             )
         parts.append(
             Collapsible(f"{str(probe).capitalize()}: {join_words([in_words(metric) for metric in metrics])}", curves)

@@ -67,9 +67,8 @@ def _shares(sample: pd.DataFrame, names: list[str]) -> list[Part]:
     if table.empty:
         return []
     text = (
-        "How much of the variance of this difference, over settings and seeds, goes with each setting: Shapley values "
-        "of a linear model of main effects, which in a full grid are the shares of an analysis of variance. Where "
-        "settings were not crossed, those that vary together divide what they explain. `by chance` is what independent "
-        "noise would give; a share of that size says nothing. Shares describe these settings, not others."
+        "How much of the variance of this difference goes with each setting (Shapley values of a linear model, see "
+        "`docs/sensitivity.md`). `by chance` is what noise alone would give: a share of that size says nothing. "
+        "Shares describe these settings, not others."
     )
     return [text, ReportTable(table, "Shares of the variance of the difference")]

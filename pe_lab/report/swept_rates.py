@@ -69,7 +69,7 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     drawn = plots.over_rates(subject.results.cells, tuning.rates)
     words = (
         f"Test loss minus that at the best rate, paired by seed: means over {seeds}{intervals_in_words(drawn)}. "
-        "A ring marks the best rate, which has the lowest validation loss. Hatched rates were not tried"
+        "Ring: the rate with the lowest validation loss; hatched: not tried"
     )
     source = "plots.over_rates(results.cells, swept_rates.choose_rates(results).rates)"
     figure, table = CaptionedFigure(drawn, words, source), told.rename(columns=names)

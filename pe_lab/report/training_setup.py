@@ -92,6 +92,14 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     return words if alone else f"{words} for all, not tuned for each"
 
 
+def training_sentence(results: Results) -> str:
+    """Return the sentence on the learning rates of all encodings, see `rates_in_words`."""
+    rates = rates_in_words(results)
+    if rates.startswith("each "):
+        return f"Each encoding was trained {rates.removeprefix('each ')}."
+    return f"Encodings were trained {rates}."
+
+
 def shared_settings(results: Results) -> dict[str, Any]:
     """Return the settings, by dotted name, that the first cells of all tasks share.
 

@@ -285,16 +285,16 @@ class TunedSubject(ReportSubject):
         chosen = outcomes.assign(start_scale=np.nan) if one_scale else outcomes
         table = chosen.groupby(["pe", words], sort=False)[[*CHOSEN, "edge", "solved"]].apply(_choices_in_words)
         table = table.unstack(1).reindex(columns=words.unique())
-        caption = "The learning rate that each seed chose by validation"
+        scale = " and initial scale of the vectors" * (not one_scale)
+        caption = f"The learning rate{scale} that each seed chose by validation"
         stars = table.apply(lambda column: column.str.contains("*", regex=False).any()).any()
-        caption += ". *: the lowest or highest that was tried; a better one may lie beyond" * bool(stars)
-        caption += ". Runs that did not solve the task are left out" * bool(outcomes["solved"].eq(False).any())
+        caption += ", without runs that did not solve the task" * bool(outcomes["solved"].eq(False).any())
+        caption += ". *: the lowest or highest that was tried, so a better one may lie beyond" * bool(stars)
         if len(set(tried.values())) > 1 or not one_scale:
             ladder = [f"{rate:g}" for rate in ladders(self.results)[0]]
             table["tried"] = [
                 ", ".join([_choice(*pair) for pair in pairs] if scaled[pe] else ladder) for pe in table.index
             ]
-            caption += ". The scale is the initial size of the vectors, where it was tuned too" * bool(pairs)
         return [ReportTable(table.rename_axis(None, axis=1).reset_index(), caption)]
 
     def _chosen_early(self) -> str:
@@ -379,6 +379,8 @@ def values_section(subject: TunedSubject) -> Section:
     if {"mean", "low", "high"} <= set(summary):
         low, high = cut_interval(subject.metric, summary["mean"], summary["low"], summary["high"])
         summary = summary.assign(low=low, high=high)
+    same = [name for name in tuned_settings(subject.outcomes) if summary[name].nunique(dropna=False) == 1]
+    summary = summary.drop(columns=same)
     what = "verdicts" if subject.declares else "ranks"
     table = ReportTable(summary, f"Mean {metric_description(subject.metric)} and {what} of each encoding")
     words = floors_in_words(floors(subject.outcomes), set(subject.outcomes["pe"]))
@@ -432,8 +434,8 @@ def best_rates_section(subject: TunedSubject) -> Section:
     ]
     what = "learning rate" + " and starting scale" * bool(scaled.any())
     text = (
-        f"The table counts the {runs} in which each {what} was best by validation{where}. The last column counts those "
-        "in which the best rate is the lowest or the highest that was tried: a better one may lie beyond."
+        f"In how many {runs} each {what} was the best by validation{where}. Where it is the lowest or highest that was "
+        "tried (last column), a better one may lie beyond."
     )
     text += " Runs that did not solve the task count too." * bool(outcomes["solved"].eq(False).any())
     return Section("Learning rates", [text, ReportTable(counts.reset_index(), f"Number of {runs.split()[0]}")])
@@ -470,7 +472,7 @@ def tuned_methods_section(subject: TunedSubject) -> Section:
     after = f"After {until}, only the best by validation continues" if until else "The best by validation counts"
     text = f"With every seed, each encoding is trained at {tries}. {after}"
     text += ". If one of them has solved the task by then, all stop" * (steps and bool(until))
-    text += ". As each seed chooses its rate, intervals include this choice. Encodings are compared within seeds."
+    text += ". Each seed chooses its own rate, so intervals include this choice. Encodings are compared within seeds."
     cells = subject.results.cells
     if cells["pe"].nunique() < 2:
         return Section("Methods", [text, "Intervals are 95 % t intervals of the mean over seeds.", *made_with(cells)])

@@ -58,7 +58,7 @@ def test_an_encoding_whose_mean_alone_is_high_holds_on_average_only(content: Gal
     shown = replace(content, results={"induction": results})
     (page,) = re.findall(r"data-held>(.*?)</div>", task_page(shown, task).html())
     held, average = page.split("data-average")
-    assert ("whole 60" in held, "whole 3\u00a0%" in average) == (True, True)
+    assert ("whole sequences 60" in held, "whole sequences 3\u00a0%" in average) == (True, True)
     box = re.findall(r"<p data-holds>(.*?)</p>", encoding_page(shown, "alibi").html())[0]
     assert ("on 0 of 1" in box, "whole 3\u00a0%" in box.partition("data-average")[2]) == (True, True)
     line = dict(re.findall(r'<tr data-longer="(\w+)">(.*?)</tr>', leaderboard_page(shown).html(), re.DOTALL))

@@ -122,6 +122,12 @@ def test_rows_with_sentences_are_blocks_that_name_their_columns_on_a_narrow_scre
     assert page.count('data-head="value"') == 1
 
 
+@pytest.mark.parametrize(("rows", "columns", "stacks"), [(3, 6, True), (3, 2, False), (40, 6, False)])
+def test_a_wide_table_of_short_texts_is_blocks_on_a_narrow_screen_unless_it_is_long(rows, columns, stacks):
+    table = pd.DataFrame({name: ["a short text"] * rows for name in "abcdef"[:columns]})
+    assert page_module._part(ReportTable(table, "texts"))["table"]["stacks"] == stacks
+
+
 @pytest.mark.parametrize(("width", "place"), [(4.0, "beside"), (8.0, "below"), (12.0, "last")])
 def test_a_figure_of_the_first_screen_stands_where_it_has_room(width, place):
     figure = CaptionedFigure(plots.Plot(Figure(figsize=(width, 3)), pd.DataFrame()), "caption", "code")

@@ -133,7 +133,7 @@ def test_a_long_table_breaks_over_pages() -> None:
     assert len(parsed(text)) == 61
     assert text.startswith(r"\begin{longtable}{rlr}")
     assert text.count(r"\midrule") == 2
-    assert r"\caption{100 \%}" in text
+    assert r"\caption{100\,\%.}" in text
 
 
 @pytest.mark.parametrize(

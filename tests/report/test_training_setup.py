@@ -12,7 +12,7 @@ from pe_lab.data.text.clm import CLM
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.report_subject import made_with
 from pe_lab.report.sequential_verdicts import decisions
-from pe_lab.report.training_setup import CORPORA, STRUCTURED, rates_in_words, setting_in_words
+from pe_lab.report.training_setup import CORPORA, STRUCTURED, rates_in_words, setting_in_words, training_sentence
 from pe_lab.results import frame
 from pe_lab.results.frame import Results, StudyFolderResults
 from pe_lab.results.swept_rates import LR
@@ -120,6 +120,12 @@ def test_a_copied_study_keeps_its_search_and_its_verdicts(tmp_path) -> None:
     copied = frame.load(shutil.copytree(committed, tmp_path / "copied"))
     assert rates_in_words(copied).startswith("each at the learning rate and starting scale that a search of its own")
     assert len(decisions(copied)) == len(pd.read_csv(committed / "decisions.csv"))
+
+
+def test_the_sentence_on_rates_has_one_subject(tmp_path) -> None:
+    assert training_sentence(results(tmp_path, cells(OWN))).startswith("Each encoding was trained at its own learning")
+    same = cells(OWN).drop(columns=LR)
+    assert training_sentence(results(tmp_path, same)).startswith("Encodings were trained at one learning rate")
 
 
 def test_a_search_for_some_of_the_encodings_is_no_search_for_all(tmp_path) -> None:
