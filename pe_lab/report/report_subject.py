@@ -109,7 +109,7 @@ class ReportSubject:
         words = self.compared.margins[GRID_TABLE]
         if "gap" not in words:
             return words
-        margins = self.compared.lines[GRID_TABLE]["margin"]
+        margins = (self.compared.asked() if self.decided is None else self.decided)["margin"]
         sizes = " to ".join(dict.fromkeys(f"{size:.2g}" for size in (margins.min(), margins.max())))
         size = f"{sizes} {unit_in_words(self.metric)}".rstrip()
         ends = f"between the best {in_words(self.metric)} without position and the best possible one"

@@ -106,7 +106,7 @@ def test_the_end_of_a_long_list_of_names_is_folded_and_all_are_there():
     sure = f"better than 3 of the other 23; not separable from {', '.join(names)}"
     page = html("page", [Section("one", [ReportTable(pd.DataFrame({"pe": ["rope"], "how sure": [sure]}), "choice")])])
     cell = page[page.index("better than 3") :].partition("\n")[0]
-    folded = re.search("<details><summary>and ([0-9]+) more</summary>(.*)</details>", cell)
+    folded = re.search("<details><summary>and ([0-9]+) more</summary>, (.*)</details>", cell)
     assert folded is not None
     assert int(folded[1]) == len(folded[2].split(", "))
     assert re.findall("encoding_[0-9]+", cell) == names
