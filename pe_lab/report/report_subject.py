@@ -110,10 +110,12 @@ class ReportSubject:
         if "gap" not in words:
             return words
         margins = (self.compared.asked() if self.decided is None else self.decided)["margin"]
-        sizes = " to ".join(dict.fromkeys(f"{size:.2g}" for size in (margins.min(), margins.max())))
-        size = f"{sizes} {unit_in_words(self.metric)}".rstrip()
         ends = f"between the best {in_words(self.metric)} without position and the best possible one"
-        return f"{size} ({gap_in_percent(words).replace('the gap', f'the gap {ends}', 1)})"
+        share = gap_in_percent(words).replace("the gap", f"the gap {ends}", 1)
+        if margins.isna().all():  # nothing is compared
+            return share
+        sizes = " to ".join(dict.fromkeys(f"{size:.2g}" for size in (margins.min(), margins.max())))
+        return f"{f'{sizes} {unit_in_words(self.metric)}'.rstrip()} ({share})"
 
     @property
     def declared_margin(self) -> object:

@@ -114,7 +114,7 @@ def _curves(subject: ReportSubject) -> Section:
         return Section("Learning curves")
     code = f"plots.learning_curves(results.curves, {subject.metric!r}, rows=results.cells)"
     drawn = plots.learning_curves(curves, subject.metric, rows=subject.results.cells)
-    caption = f"Validation {in_words(subject.metric)} during training: {bands_in_words(drawn, subject.metric)}"
+    caption = f"Validation {in_words(subject.metric)} during training: {means_in_words(drawn)}"
     if drawn.data["pe"].nunique() > MAX_COLOURED_LINES:
         caption += f". In colour: the {MAX_COLOURED_LINES} best at the end"
     figure, panels = CaptionedFigure(drawn, caption, code), drawn.data["setting"].nunique()

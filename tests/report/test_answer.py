@@ -88,7 +88,7 @@ def test_settings_that_reverse_the_order_are_counted() -> None:
     turned = rows["pe"].eq("none") & rows["depth"].eq(4)
     rows.loc[turned, "test_loss"] -= 1.0
     _, second = sentences(asked(rows))
-    assert "depends on the setting: `none` and `rope`; `alibi` and `none`" in second
+    assert "depends on the setting for `none` and `rope`; `alibi` and `none`" in second
     assert "depends on the setting" not in sentences(asked(cells()))[1]
 
 
@@ -493,7 +493,7 @@ def test_what_intervals_of_undecided_comparisons_exclude_is_said() -> None:
     said, _ = sentences(subject)
     for depth, here in lines.groupby("depth"):
         (item,) = (line for line in said.split("\n") if f"depth {depth}" in line)
-        assert f"more than {-here['low'].min():.2g} nats better and {here['high'].max():.2g} nats worse" in item
+        assert f"at most {-here['low'].min():.2g} nats better or {here['high'].max():.2g} nats worse" in item
 
 
 def test_a_control_says_how_surely_it_passed_and_how_accurate_models_are() -> None:
