@@ -10,13 +10,11 @@ from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import load_model
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import LedgerFiles
-from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads
 from pe_lab.results import measurement_tables, study
 from pe_lab.results.cell_rows import rows_of, settings_of
 from pe_lab.results.columns import checkpoint_target, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import failure_rows, summary_and_environment
-from pe_lab.system.drawing import svg
 
 EVALUATION_FOLDER = "evaluation"  # the folder in a ledger for what was measured on cells of no study
 FIGURE_FILES = ("lengths.svg", "layers-*.svg", "attention-*.svg")  # that an evaluation writes
@@ -154,8 +152,13 @@ def _best_first(jobs: list[Job], rows: pd.DataFrame) -> list[Job]:
 
 def _attention_figures(jobs: list[Job]) -> dict[str, str]:
     """Return the attention maps of the first cells as SVG by the name of the file, if attention was measured."""
+    if "attention" not in jobs[0].cell.cfg.probe:
+        return {}
+    from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads  # loads matplotlib
+    from pe_lab.system.drawing import svg
+
     figures = {}
-    for job in jobs[:MAX_MAPS] if "attention" in jobs[0].cell.cfg.probe else []:
+    for job in jobs[:MAX_MAPS]:
         cell = job.cell
         if cell.dataset.task.length <= MAX_DRAWN_TOKENS:
             title = f"Attention of {cell.name()} on the first test sequence"

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.results import measurement_tables, plots, swept_rates
+from pe_lab.results import measurement_tables, swept_rates
 from pe_lab.results.columns import (
     CURVE_METRICS,
     GENERATED_METRIC,
@@ -25,7 +25,6 @@ from pe_lab.results.summary_table import (
     summarise,
     with_verdicts,
 )
-from pe_lab.system.drawing import svg
 
 MAX_LINES = 12  # of a table in a short summary
 
@@ -110,6 +109,9 @@ def _first_lines(table: pd.DataFrame, names: list[str]) -> str:
 
 def study_figures(records: pd.DataFrame) -> dict[str, str]:
     """Return figures of later measurements, one metric of each as in `summary_text`, as SVG by the name of the file."""
+    from pe_lab.results import plots  # loads matplotlib
+    from pe_lab.system.drawing import svg
+
     drawings = {}
     measured = set(records.loc[records["kind"] == "length", "metric"])
     if metric := next((name for name in CURVE_METRICS if name in measured), None):
