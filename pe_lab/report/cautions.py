@@ -184,7 +184,9 @@ def margin_of_loss(subject: ReportSubject) -> list[str]:
     if not margin > 1.1 * lowest > 0:
         return []
     times = f"{margin / lowest:.2g} times the lowest mean loss"
-    return [f"The margin, {amount(margin, 'loss')}, is {times}: `equivalent` allows as much."]
+    return [
+        f"The margin, {amount(margin, 'loss')}, is {times}. Losses of `equivalent` encodings can differ by that much."
+    ]
 
 
 def still_falling(subject: ReportSubject) -> list[str]:

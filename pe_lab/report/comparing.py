@@ -220,4 +220,7 @@ def choices_section(subject: ReportSubject) -> Section:
     if best.empty:
         return Section("Choice")
     code = f"recommendations.choices(results.cells, results.records, {subject.metric!r}, compared)"
-    return Section("Which encoding for which need", [ReportTable(best, "Drawn from these results alone", code)])
+    return Section(
+        "Which encoding for which need",
+        [ReportTable(best, "From these results alone. Values are means over seeds, losses in nats", code)],
+    )

@@ -8,6 +8,7 @@ from pe_lab.results import pooling
 from pe_lab.results.columns import (
     displayed_settings,
     floors,
+    in_words,
     length_column,
     lower_is_better,
     setting_columns,
@@ -98,7 +99,7 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
         if length > 1 and last["pe"].nunique() > 1:
             rows = last[["pe", *names, "seed"]].assign(**{f"test_{metric}": last["value"]})
             rows = _with_floors(rows, cells, str(metric))
-            need = f"{metric} at {length:g} × the training length, {setting}"
+            need = f"{in_words(str(metric))} at {length:g} × the training length, {setting}"
             nearer = here.loc[here["metric"] == metric, ["pe", "seed", "length", "value"]]
             tokens = here[(here["metric"] == "accuracy") & (here["length"] == length)].groupby("pe")["value"].mean()
             farthest[need] = Longest(rows, str(metric), setting, float(length), nearer, tokens)

@@ -163,8 +163,8 @@ def test_of_text_the_loss_chooses_at_longer_lengths_not_the_exact_match_of_windo
         for name, more in {"text": [words], "answers": []}.items()
     }
     assert "loss" in needs["text"]
-    assert not {"exact_match", "accuracy"} & set(needs["text"])
-    assert "exact_match" in needs["answers"]
+    assert not {"exact match", "accuracy"} & set(needs["text"])
+    assert "exact match" in needs["answers"]
 
 
 def test_lengths_at_which_nothing_is_finite_choose_nothing(cells):
@@ -222,7 +222,7 @@ def test_no_encoding_is_chosen_where_none_is_better_than_the_best_without_positi
         learned = here.groupby("pe")["test_loss"].mean().min() < level
         assert (f"test loss, depth {depth}, epochs {epochs}" in found) == learned
     assert not found.index.str.contains("all settings").any()
-    assert found["exact_match at 4 × the training length, depth 1"] == NOBODY
+    assert found["exact match at 4 × the training length, depth 1"] == NOBODY
     assert found["loss at 4 × the training length, depth 4"] != NOBODY
     bad = cells.assign(test_loss=cells["test_loss"] + level)
     chosen = choices(bad, pd.DataFrame())
@@ -237,7 +237,7 @@ def test_nothing_is_recommended_for_few_right_answers(cells, right):
     best = records["pe"].eq("alibi") * right
     records.loc[of_lengths, "metric"], records.loc[of_lengths, "value"] = "exact_match", best[of_lengths]
     found = choices(cells, records).set_index("need")["encoding"]
-    at_lengths = found[found.index.str.startswith("exact_match")]
+    at_lengths = found[found.index.str.startswith("exact match")]
     assert len(at_lengths) == 2
     assert set(at_lengths) == {"alibi" if right > 0.05 else NOBODY}
 

@@ -99,7 +99,7 @@ class Statements:
             need, first = line["need"], line["encoding"]
             if "cheapest" in need or "no parameters" in need:
                 continue
-            setting = POOLED if "all settings" in need else ("far " if "exact_match" in need else "")
+            setting = POOLED if "all settings" in need else ("far " if "exact match" in need else "")
             if setting != POOLED:
                 task, depth = re.search(r"data (\w+)", need), re.search(r"depth (\d+)(?!, epochs)\b", need)
                 setting += in_setting(({"data": task[1]} if task else {}) | ({"depth": depth[1]} if depth else {}))
@@ -131,7 +131,7 @@ def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[
     drawn = [part for part in drawn if "verdict" in part.plot.data]  # on top may stand what was measured first
     said.add_forest(drawn[0].plot.data.to_dict("records"), baseline)
     said.add_ranking(next(table for caption, table in tables.items() if caption.startswith("Best mean first")))
-    said.add_choices(tables["Drawn from these results alone"].to_dict("records"))
+    said.add_choices(tables["From these results alone. Values are means over seeds, losses in nats"].to_dict("records"))
     return said.found
 
 
