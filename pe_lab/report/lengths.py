@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pe_lab.report.best_candidates import BestCandidates, in_each_setting, join_words
+from pe_lab.report.best_candidates import BestCandidates, amount, in_each_setting, join_words, superlative
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, means_in_words
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.training_setup import shared_settings
@@ -10,7 +10,7 @@ from pe_lab.results import plots
 from pe_lab.results.columns import in_words, lower_is_better
 from pe_lab.results.learned import MIN_RIGHT
 from pe_lab.results.number_text import count_of_seeds, range_in_words
-from pe_lab.results.study_comparisons import Longest, longest
+from pe_lab.results.study_comparisons import Longest, longest, none_right, what_is_right
 from pe_lab.statistics import interval
 
 MAX_VALUES = 6  # settings that are named
@@ -37,7 +37,7 @@ def at_longer_lengths(subject: ReportSubject) -> str:
     if not count:
         return ""
     where = f"At {join_words([f'{length:g}' for length in sorted(lengths)])} × the training length"
-    none = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
+    none = join_words(list(dict.fromkeys(none_right(far.metric) for far in without)))
     if not per_setting and count <= MAX_VALUES:
         identity = shared_settings(subject.results)
         longest_trained = 0 if identity.get("data.bands") else int(identity.get("data.longest") or 0)
@@ -55,12 +55,13 @@ def at_longer_lengths(subject: ReportSubject) -> str:
 
 
 def _below_half(without: list[Longest]) -> str:
-    """Say that no encoding has half of the answers right at any longer length; empty if one has."""
+    """Say that no encoding has half of the answers or sequences right at any longer length; empty if one has."""
     longer = pd.concat([far.nearer[far.nearer["length"] > 1].assign(setting=far.setting) for far in without])
     if longer.groupby(["setting", "length", "pe"])["value"].mean().max() >= HALF:
         return ""
     seeds = longer.groupby(["setting", "length", "pe"])["seed"].nunique()
-    return f"No encoding has half of the answers right at any longer length, on average over {count_of_seeds(seeds)}."
+    what = " or ".join(dict.fromkeys(what_is_right(far.metric) for far in without))
+    return f"No encoding has half of the {what} right at any longer length, on average over {count_of_seeds(seeds)}."
 
 
 def _nearer(far: Longest, several: bool, longest_trained: int = 0) -> str:
@@ -74,7 +75,7 @@ def _nearer(far: Longest, several: bool, longest_trained: int = 0) -> str:
     shares, low, high = values.mean(), values.min(), values.max()
     longer = [length for length in sorted(far.nearer["length"].unique()) if length > 1]
     until = max((length for length in longer if shares[length].max() >= MIN_RIGHT), default=1.0)
-    ends, right = list[str](), " of the answers right"
+    ends, right = list[str](), f" of the {what_is_right(far.metric)} right"
     for length in longer[: sum(length <= until for length in longer) + 1]:  # to the first at which none does
         best = shares[length].sort_values(ascending=False, kind="stable")
         told = f"no encoding has {MIN_RIGHT:.0%}{right}"
@@ -89,8 +90,27 @@ def _nearer(far: Longest, several: bool, longest_trained: int = 0) -> str:
         right = ""
     text = "; ".join(ends)
     where = f"**{far.setting.removeprefix('data ').capitalize()}**: " if several else ""
-    lost = _lost(shares, longer)
-    return f"{where}{text if several else text[0].upper() + text[1:]}.{lost}"
+    text = f"{where}{text if several else text[0].upper() + text[1:]}."
+    return " ".join(filter(None, [text, _lost(shares, longer, far.metric), _single_answers(far.answers)]))
+
+
+def _single_answers(answers: pd.DataFrame) -> str:
+    """Say which encoding answers best at the first and the last longer length, by its mean, and at that of training.
+
+    Args:
+        answers: the accuracy or the loss, see `Longest`; empty where only whole sequences were measured.
+    """
+    if answers.empty:
+        return ""
+    metric, told = str(answers["metric"].iloc[0]), list[str]()
+    means = answers.groupby(["length", "pe"])["value"].mean().unstack("pe")
+    longer = [length for length in means.index if length > 1]
+    for length in dict.fromkeys((longer[0], longer[-1])):
+        best = means.loc[length].idxmin() if lower_is_better(metric) else means.loc[length].idxmax()
+        start = f", {amount(means.at[1.0, best], metric)} at 1 ×" * (1.0 in means.index)
+        told.append(f"{amount(means.at[length, best], metric)} at {length:g} × (`{best}`{start})")
+    kind = "loss" if lower_is_better(metric) else "accuracy of single answers"
+    return f"The {superlative(metric)} mean {kind} is {join_words(told)}."
 
 
 def _percent(share: float) -> str:
@@ -120,12 +140,13 @@ def _lead(measured: pd.DataFrame, first: str) -> str:
     return f", significantly ahead of every other ({how}); of `{leads.columns[0]}` by {by}"
 
 
-def _lost(shares: pd.Series, longer: list[float]) -> str:
-    """Name the encodings that answer at the training length, and have no right answer at any longer one.
+def _lost(shares: pd.Series, longer: list[float], metric: str) -> str:
+    """Name the encodings that answer at the training length, and have nothing right at any longer one.
 
     Args:
         shares: the shares of right answers, by length and encoding.
         longer: the lengths beyond the training length.
+        metric: of what they are shares, see `what_is_right`.
     """
     if 1 not in shares.index.get_level_values("length"):
         return ""
@@ -134,7 +155,8 @@ def _lost(shares: pd.Series, longer: list[float]) -> str:
     lost = lost[lost >= MOSTLY]
     names, have = join_words([f"`{pe}`" for pe in lost.index]), "have" if len(lost) > 1 else "has"
     before = f"{range_in_words(100 * lost, '.1f')}% at the training length"
-    return f" {names} {have} no right answer (but {before})." if len(lost) else ""
+    what = what_is_right(metric).removesuffix("s")
+    return f"{names} {have} no {what} right (but {before})." if len(lost) else ""
 
 
 def length_parts(subject: ReportSubject) -> list[Part]:
@@ -174,8 +196,9 @@ def _length_table(far: Longest, several: bool) -> pd.DataFrame:
     ]
     table = pd.Series(told, values.index).unstack("length").reindex(index=order.index, columns=order.columns)
     table = table.rename(columns="{:g} ×".format).rename_axis(None, axis=1).reset_index()
-    if far.metric == "exact_match" and len(far.tokens):
-        table[f"single tokens at {far.length:g} ×"] = [f"{share:.0%}" for share in far.tokens.reindex(table["pe"])]
+    if (right := far.answers[(far.answers["metric"] == "accuracy") & (far.answers["length"] == far.length)]).size:
+        tokens = right.groupby("pe")["value"].mean().reindex(table["pe"])
+        table[f"single tokens at {far.length:g} ×"] = [f"{share:.0%}" for share in tokens]
     if several:
         table.insert(0, "setting", far.setting.removeprefix("data "))
     return table

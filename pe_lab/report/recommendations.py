@@ -7,8 +7,8 @@ import pandas as pd
 
 from pe_lab.results import pooling
 from pe_lab.results.columns import REMAINING_METRIC, setting_columns
-from pe_lab.results.learned import MIN_RIGHT, filter_learned_cells, has_learned, over_seeds, position_use
-from pe_lab.results.study_comparisons import POOLED, by_setting_in_words, families, longest
+from pe_lab.results.learned import filter_learned_cells, has_learned, over_seeds, position_use
+from pe_lab.results.study_comparisons import POOLED, by_setting_in_words, families, longest, none_right
 from pe_lab.statistics import EQUIVALENT_VERDICTS, GRID_TABLE, Families
 from pe_lab.statistics.verdicts import Verdict
 
@@ -19,7 +19,6 @@ RELATIONS = {  # of the first to those that it ties with: the words, and the ver
     "slightly worse than": (Verdict.SLIGHTLY_WORSE,),
     "equivalent to": EQUIVALENT_VERDICTS,
 }
-NONE_RIGHT = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
 NOBODY = "–"  # in place of an encoding; one of them is named none
 
 
@@ -67,7 +66,8 @@ def choices(
     for need, far in far_off.items():
         if not far.answered:
             seeds = far.rows.groupby("pe")["seed"].nunique().min()
-            lines.append([need, NOBODY, far.rows.groupby("pe")[f"test_{far.metric}"].mean().max(), NONE_RIGHT, seeds])
+            highest = far.rows.groupby("pe")[f"test_{far.metric}"].mean().max()
+            lines.append([need, NOBODY, highest, none_right(far.metric), seeds])
     return pd.DataFrame(lines, columns=COLUMNS)
 
 

@@ -57,6 +57,16 @@ def families(
     return Families.of(tables | far, baseline, margin, declared)
 
 
+def none_right(metric: str) -> str:
+    """Say that no encoding has the share of answers right, or of whole sequences, that counts as an answer."""
+    return f"no encoding has {MIN_RIGHT:.0%} of the {what_is_right(metric)} right"
+
+
+def what_is_right(metric: str) -> str:
+    """Return what a share of right answers is a share of; all answers of a sequence are right in an exact match."""
+    return "whole sequences" if metric == "exact_match" else "answers"
+
+
 class Longest(NamedTuple):
     """What was measured at the longest length of a setting.
 
@@ -66,7 +76,8 @@ class Longest(NamedTuple):
         setting: the setting in words.
         length: the longest length, in training lengths.
         nearer: the metric at all lengths: columns pe, seed, length, value.
-        tokens: the mean share of right tokens at the longest length, by encoding; empty where it was not measured.
+        answers: of exact match, the accuracy of single answers at all lengths, or the loss where it was not measured;
+            columns metric, pe, seed, length, value; otherwise empty.
     """
 
     rows: pd.DataFrame
@@ -74,11 +85,11 @@ class Longest(NamedTuple):
     setting: str
     length: float
     nearer: pd.DataFrame
-    tokens: pd.Series
+    answers: pd.DataFrame
 
     @property
     def answered(self) -> bool:
-        """Whether an encoding has MIN_RIGHT of the answers right, by its mean; true of losses."""
+        """Whether an encoding has MIN_RIGHT of the answers or sequences right, by its mean; true of losses."""
         means = self.rows.groupby("pe")[f"test_{self.metric}"].mean()
         return lower_is_better(self.metric) or bool(means.max() >= MIN_RIGHT)
 
@@ -101,8 +112,9 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
             rows = _with_floors(rows, cells, str(metric))
             need = f"{in_words(str(metric))} at {length:g} × the training length, {setting}"
             nearer = here.loc[here["metric"] == metric, ["pe", "seed", "length", "value"]]
-            tokens = here[(here["metric"] == "accuracy") & (here["length"] == length)].groupby("pe")["value"].mean()
-            farthest[need] = Longest(rows, str(metric), setting, float(length), nearer, tokens)
+            single = next((name for name in ("accuracy", "loss") if name in there and metric == "exact_match"), None)
+            answers = here.loc[here["metric"] == single, ["metric", "pe", "seed", "length", "value"]]
+            farthest[need] = Longest(rows, str(metric), setting, float(length), nearer, answers)
     return farthest
 
 
