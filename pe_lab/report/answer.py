@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from pe_lab import config
 from pe_lab.config import LR
@@ -68,6 +69,7 @@ from pe_lab.results.columns import (
     setting_columns,
     value_text,
 )
+from pe_lab.results.frame import Results
 from pe_lab.results.learned import (
     filter_learned_cells,
     level_in_words,
@@ -83,6 +85,7 @@ from pe_lab.statistics.comparisons import count_in_words
 
 MAX_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MAX_TASKS = 3  # whose descriptions are given, and that are told one by one
+DEFAULT_TASK, HELD_OUT = "structured", "_heldout"  # of conf/config.yaml, and behind the name of a task that holds out
 LENGTHS = ("epochs", "steps")  # of a training
 MAX_DECIDED = 6  # comparisons of a verdict that are named
 MAX_GAPS = 2  # significant differences that are told with their size
@@ -229,7 +232,7 @@ def _measures_more(subject: ReportSubject, longer: str) -> bool:
     if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
         return False
     asks = bool(longer) or len(layer_records(subject.results.records)) > 0
-    return tries_rates(subject) or (asks and bool(study_question(subject.results.name)))
+    return tries_rates(subject) or (asks and bool(asked_question(subject.results)))
 
 
 def compares_losses(subject: ReportSubject) -> bool:
@@ -244,7 +247,7 @@ def title(subject: ReportSubject) -> str:
 
     A study that measures longer sequences or layers, or tries rates, has the question of its configuration, if any.
     """
-    if _measures_more(subject, at_longer_lengths(subject)) and (question := study_question(subject.results.name)):
+    if _measures_more(subject, at_longer_lengths(subject)) and (question := asked_question(subject.results)):
         return question
     cells, metric = subject.results.cells, metric_description(subject.metric)
     if cells.empty:
@@ -273,11 +276,32 @@ def _only_rate(subject: ReportSubject) -> str:
     return "" if rate is None else f"at learning rate {rate:g} for all"
 
 
-def study_question(name: str) -> str:
-    """Return the question that a study of the configuration asks in its first comment; empty if it asks none."""
-    file = config.find_folders().file("study", name)
-    question, mark, _ = ("", "", "") if file is None else first_comment(file).partition("?")
-    return question + mark if mark else ""
+def asked_question(results: Results) -> str:
+    """Return the question that a study of the configuration asks in its first comment, if the results are its own.
+
+    Empty if there is no such study, if it asks none, or if it declares other tasks or encodings than were trained: a
+    name may have been chosen for cells that have nothing to do with it.
+    """
+    file = config.find_folders().file("study", results.name)
+    if file is None or "?" not in (comment := first_comment(file)):
+        return ""
+    declared, trained = yaml.safe_load(file.read_text(encoding="utf-8")), pd.concat([results.cells, results.failed])
+    params = declared.get("hydra", {}).get("sweeper", {}).get("params", {})
+    encodings = {_base_name(name) for name in str(params.get("pe", "")).split(",")}
+    if encodings != {_base_name(name) for name in trained["pe"].unique()}:
+        return ""
+    chosen = [part.get("override /data") for part in declared.get("defaults", []) if isinstance(part, dict)]
+    tasks = params.get("data") or next(filter(None, chosen), DEFAULT_TASK)
+    if "data" in results.cells and set(tasks.split(",")) != {
+        name.removesuffix(HELD_OUT) for name in trained["data"].dropna()
+    }:
+        return ""
+    return comment.partition("?")[0] + "?"
+
+
+def _base_name(encoding: object) -> str:
+    """Return the name of an encoding without its options, or those that it combines."""
+    return re.split(r"[ \[]", str(encoding).strip())[0]
 
 
 def sentences(subject: ReportSubject) -> tuple[str, str]:

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from helpers.frames import results_of
-from helpers.reports import made_records, question
+from helpers.reports import made_cells, made_records, question
 from pe_lab.report import answer
-from pe_lab.report.answer import study_question
+from pe_lab.report.answer import asked_question
 from pe_lab.report.layers import layer_parts
 from pe_lab.report.page import html
 from pe_lab.report.parts import Collapsible, Section
@@ -16,16 +16,39 @@ from pe_lab.results import frame
 from pe_lab.results.learned import not_learned_note
 from pe_lab.statistics import interval
 
+ENCODINGS = dict(zip(("none", "sinusoidal", "learnable", "continuous", "rope"), (0.9, 0.5, 0.5, 0.5, 0.3), strict=True))
 
-def test_a_study_that_measures_layers_has_the_question_of_its_configuration(cells):
+
+def test_a_study_that_measures_layers_has_the_question_of_its_configuration():
+    cells = made_cells(ENCODINGS).assign(data="structured_heldout")
     records = made_records(cells)
-    for name, known in (("layers", True), ("mine", False)):
-        asked = question(results_of(cells, study=name, records=records))
-        assert (answer.title(asked) == study_question("layers")) == known
-    assert study_question("layers").endswith("?")
-    assert study_question("pe_bench_2") == ""
+    asked = question(results_of(cells, study="layers", records=records))
+    assert answer.title(asked) == asked_question(asked.results) != ""
+    assert asked_question(asked.results).endswith("?")
+    mine = question(results_of(cells, study="mine", records=records))
+    assert answer.title(mine) != answer.title(asked)
     bare = question(results_of(cells, study="layers"))
-    assert answer.title(bare) != study_question("layers")
+    assert answer.title(bare) != answer.title(asked)
+    failed = cells[cells["pe"] == "continuous"]
+    assert asked_question(results_of(cells[cells["pe"] != "continuous"], study="layers", failed=failed))
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "encodings", "has"),
+    [
+        ("text", ["clm", "mlm"], ["none", "sinusoidal", "learnable", "t5", "alibi", "rope"], True),
+        ("text", ["clm"], ["none", "sinusoidal", "learnable", "t5", "alibi", "rope"], False),
+        ("text", ["clm", "mlm"], ["none", "rope"], False),
+        ("layers", ["induction"], list(ENCODINGS), False),
+        ("pe_bench_2", ["induction"], ["none", "rope"], False),
+    ],
+)
+def test_a_study_that_only_has_the_name_of_one_of_the_configuration_does_not_have_its_question(
+    name, tasks, encodings, has
+):
+    cells = made_cells(dict.fromkeys(encodings, 0.5))
+    cells = pd.concat([cells.assign(data=task) for task in tasks], ignore_index=True)
+    assert bool(asked_question(results_of(cells, study=name))) == has
 
 
 def test_figures_of_layers_are_folded(study):
@@ -37,7 +60,8 @@ def test_figures_of_layers_are_folded(study):
     assert page.index("<details>") < page.index("<svg")
 
 
-def test_of_layers_of_models_that_have_not_learned_the_task_losses_are_not_compared(cells):
+def test_of_layers_of_models_that_have_not_learned_the_task_losses_are_not_compared():
+    cells = made_cells(ENCODINGS)
     records = made_records(cells)
     for kind, compares in (("probe", False), ("length", True)):
         of_kind = records[records["kind"] == kind]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from helpers.frames import results_of
-from helpers.reports import made_records, question
+from helpers.reports import made_cells, made_curves, made_records, question
 from pe_lab.report import answer, recommendations
 from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.parts import Collapsible
@@ -25,8 +25,10 @@ def test_cells_without_a_question_of_their_own_are_compared_at_the_training_leng
     assert not table.data["need"].iloc[0].startswith("loss at")
 
 
-def test_a_study_that_asks_for_longer_lengths_and_layers_says_them_first(study):
-    results = replace(frame.load(study), study="extrapolation")
+def test_a_study_that_asks_for_longer_lengths_and_layers_says_them_first():
+    encodings = {"none": 0.9, "rope": 0.5, "alibi": 0.3, "stick_breaking": 0.5, "rse": 0.5, "exposb": 0.5}
+    cells = made_cells(encodings)
+    results = results_of(cells, study="extrapolation", curves=made_curves(cells), records=made_records(cells))
     far, said, drawn, _, meaning, setting, *_, folded, _ = answer.answer(question(results)).parts
     assert far.startswith("At 4 × the training length")
     assert "`alibi`" in far
