@@ -1,8 +1,9 @@
 """A laboratory for positional encodings in transformers.
 
 `pe_lab.encodings` has the encodings and `pe_lab.attention` the function attend(); both can be used in any model. The
-programs are `pe-lab run`, `pe-lab report` and others: see pe_lab.cli. `pe_lab.load` returns a cell that they trained.
-`__all__` is the public interface: docs/install.md says how it may change.
+programs are `pe-lab run`, `pe-lab report` and others: see pe_lab.cli. `pe_lab.train` trains cells as `pe-lab run -m`
+does, and `pe_lab.load` returns a trained cell. `__all__` is the public interface: docs/install.md says how it may
+change.
 """
 
 import os
@@ -12,10 +13,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pe_lab.results.frame import Results
     from pe_lab.results.trained_cell import TrainedCell
 
-__all__ = ["__version__", "attention", "encodings", "load"]
+__all__ = ["__version__", "attention", "encodings", "load", "train"]
 __version__ = "0.1.0"
+
+
+def train(*overrides: str) -> "Results":
+    """Train the cells of a sweep, as `pe-lab run -m` does, and return them as tables.
+
+        results = pe_lab.train("pe=rope,alibi", "data=induction", "seed=range(3)", "steps=480", "logger=none")
+        results.cells  # one row per cell; .curves has the validation during training
+
+    The cells are trained one after the other in this process, and their losses are printed. Cells that the ledger has
+    are not trained again. A class of your own is given by `"pe=none", "pe.name=mine", "pe._target_=__main__.Mine"`.
+
+    Args:
+        overrides: the settings, as on the command line; commas separate values. Settings of Hydra itself are not
+            used.
+
+    Raises:
+        TypeError: a setting is not text.
+        ValueError: a setting is wrong; nothing has been trained.
+        CellsMissingError: cells failed, a RuntimeError; the others are in the ledger.
+    """
+    from pe_lab.experiment import sweep  # loads torch
+
+    return sweep.train_overrides(overrides)
 
 
 def load(ledger: "str | os.PathLike[str]" = "ledger", study: str | None = None, **settings: Any) -> "TrainedCell":

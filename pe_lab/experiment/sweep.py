@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from pe_lab import config
 from pe_lab.config import LR, study_settings
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.added_seeds import add_seeds, require_question
@@ -19,12 +21,14 @@ from pe_lab.experiment.declaration import require_margin, write_declaration
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.progress_display import ProgressDisplay
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive_stage, read_outcome
-from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
+from pe_lab.experiment.scheduler import Launch, complete_cells, printing_errors, requested_cell, start_workers
 from pe_lab.experiment.sweep_report import report_jobs, require_complete
 from pe_lab.experiment.tuning import tune_cells, tuned_seeds
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import LedgerFiles
+from pe_lab.results import frame
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
 
@@ -91,6 +95,25 @@ def run_cells(
     jobs = study_jobs.jobs_of(drive_stage(study_rounds(cfgs), study_jobs.complete_round))
     report_jobs(jobs, evaluated=not train, tuned=tunes)
     return jobs
+
+
+def train_overrides(overrides: Sequence[str]) -> frame.Results:
+    """Train the cells of overrides in this process, and return them; see `pe_lab.train`."""
+    if not all(isinstance(override, str) for override in overrides):
+        raise TypeError(f"a setting must be a text like 'pe=rope', got {overrides}")
+    words = config.as_lists(list(overrides))
+    if unused := [word for word in words if word.lstrip("+~").startswith("hydra")]:
+        raise ValueError(f"{unused[0]} is a setting of pe-lab run, whose cells Hydra starts: leave it out")
+    try:
+        if config.study_overrides(["-m", *words]):
+            raise ValueError(f"{' '.join(words)} is made of several sweeps: train it with pe-lab run -m")
+        cfgs = config.expand_overrides(config.sweep_overrides(words), multirun=True)
+    except HydraException as error:
+        raise ValueError(in_one_line(error)) from None
+    Ledger(cfgs[0].ledger).prepare()
+    jobs = run_cells(cfgs, launch=lambda served, _: complete_cells(served))  # after a failure the next cell is trained
+    trained = [(job.run.name, job.cell.target) for job in jobs if job.is_trained]
+    return frame.load_cells(cfgs[0].ledger, trained, cfgs[0].study_name)
 
 
 def study_rounds(cfgs: list[DictConfig]) -> Stage:

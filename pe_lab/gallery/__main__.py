@@ -1,10 +1,10 @@
-"""Write the gallery as a static site: a page per encoding and task, a leaderboard, needs, claims.
+"""Write the gallery as a static site: a page per encoding and per task of the benchmark, a leaderboard, needs, claims.
 
 pe-lab gallery [--pe NAME,...] [--out build/gallery] [--results FOLDER] [--studies FOLDER] [--cache FOLDER]
 
-The first run draws every encoding, which takes minutes; later ones read the cache. --pe draws a few. Open
-OUT/index.html in a browser: it needs no server and no network. `mkdocs build` makes the same pages as a part of the
-documentation. Both need `pip install 'pe_lab[docs]'`.
+The first run draws every encoding and takes about four minutes of CPU time; later ones read the cache. --pe draws a
+few. Open OUT/index.html in a browser: it needs no server and no network. `mkdocs build` makes the same pages as a part
+of the documentation. Both need `pip install 'pe_lab[docs]'`.
 """
 
 from pathlib import Path
@@ -56,7 +56,7 @@ def main() -> None:
         from pe_lab.gallery.site import write_site
 
         content = GalleryData.gather(results, STUDIES if studies is None else studies, cache, names=chosen)
-        print("comparing all pairs of encodings and writing pages: a minute or two", flush=True)
+        print("comparing all pairs of encodings and writing pages: a few minutes", flush=True)
         count = write_site(content, out)
         rows = sum(len(task.rows) for task in content.results.values())
         print(f"{out / 'index.html'}: {count} pages, from {rows} rows")

@@ -121,7 +121,7 @@ def load(source: str | Path, study: str | None = None) -> Results:
     if not folder.is_dir():
         raise ValueError(f"the ledger must be an existing folder, got {str(source)!r}")
     if study is not None:
-        return _load_study(folder, study)
+        return load_cells(folder, named_cells(folder, study), study)
     cells, failed, refused = from_ledger.read_ledger_cells(folder)
     if cells.empty and failed.empty and not refused:
         raise ValueError(f"the ledger must have a finished cell, got none in {folder}{_hint_without_cells(folder)}")
@@ -162,10 +162,21 @@ def _read_study_tables(folder: Path, study: str) -> Results:
     return _read_tables(rows.parent)
 
 
-def _load_study(folder: Path, study: str) -> Results:
-    """Load the cells of a ledger that a study names, in the study's order."""
-    stored, named = _read_study_tables(folder, study), named_cells(folder, study)
-    cells, _, refused = from_ledger.read_ledger_cells(folder, {cell: number for number, cell in enumerate(named)})
+def load_cells(ledger: str | Path, named: list[tuple[str, int]], study: str | None = None) -> Results:
+    """Load cells of a ledger, in the order in which they are named.
+
+    Args:
+        named: the run and the checkpoint of each.
+        study: the study that they are of, if it has a name; its failed and impossible cells are read too.
+
+    Raises:
+        ValueError: there is no such study.
+    """
+    folder = Path(ledger)
+    cells, failed, refused = from_ledger.read_ledger_cells(folder, {cell: number for number, cell in enumerate(named)})
+    if study is None:
+        return Results(folder, None, cells, failed, refused)
+    stored = _read_study_tables(folder, study)
     return Results(folder, study, cells, stored.failed, refused, stored.skipped)
 
 
