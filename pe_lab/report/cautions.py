@@ -30,6 +30,7 @@ from pe_lab.statistics.comparisons import count_in_words
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
 APART = 2.5  # of 5 normal values, one is as many ranges of the others from their median in 8 % of samples; of 8, 0.5 %
+FEW_RUNS = 3  # of an encoding, of which one can lie apart from two
 MAX_APART = 4  # encodings in settings whose runs that lie apart are told
 
 
@@ -65,7 +66,8 @@ class ApartRuns(NamedTuple):
 def find_apart(subject: ReportSubject) -> list[ApartRuns]:
     """Return the runs that lie apart from the others of their encoding and setting, the farthest first.
 
-    See `apart`; by more than half the margin, and among MIN_SEEDS runs or more.
+    See `apart`; by more than half the margin, and among MIN_SEEDS runs or more. Of fewer, at least FEW_RUNS, only those
+    that did not learn the task as the others did: of so few values, one often lies apart by chance.
     """
     cells, metric = filter_learned_cells(subject.results.cells), f"test_{subject.metric}"
     if cells.empty or cells["pe"].nunique() < 2 or subject.metric == STEPS_METRIC:
@@ -77,12 +79,27 @@ def find_apart(subject: ReportSubject) -> list[ApartRuns]:
         values = here.pivot_table(index="seed", columns="pe", values=metric, sort=False)
         for pe in values:
             runs = values[pe].dropna()
-            seeds = apart(runs) if len(runs) >= MIN_SEEDS and np.isfinite(runs).all() else []
+            seeds = apart(runs) if len(runs) >= FEW_RUNS and np.isfinite(runs).all() else []
             if not seeds or (far := abs(runs[seeds[0]] - runs.drop(seeds).median())) <= margin / 2:
                 continue
             which = here[here["pe"] == pe].set_index("seed", drop=False).loc[seeds]
+            level = _level_to_learn(subject.metric, which.iloc[0], runs.drop(seeds))
+            if len(runs) < MIN_SEEDS and not (runs[seeds] >= level).all():
+                continue
             found.append(ApartRuns(float(far), str(pe), str(setting) * (words.nunique() > 1), which, values))
     return sorted(found, key=lambda runs: -runs.far)
+
+
+def _level_to_learn(metric: str, cell: pd.Series, others: pd.Series) -> float:
+    """Return the best loss without position that a run did not reach if the others did; NaN where there is none.
+
+    Args:
+        cell: a cell of the setting, with its floors.
+        others: the metric of the other runs.
+    """
+    level = next((cell[name] for name in (f"floor_{floor}_loss" for floor in BLIND_FLOORS) if name in cell), np.nan)
+    can_fail = metric == "loss" and level - cell.get(f"floor_{BEST_FLOOR}_loss", 0.0) > NO_GAP and others.max() < level
+    return float(level) if can_fail else np.nan
 
 
 def apart(runs: pd.Series) -> list[Any]:
@@ -122,13 +139,12 @@ def runs_apart(subject: ReportSubject) -> list[str]:
 
 def _apart_in_words(subject: ReportSubject, runs: ApartRuns) -> str:
     """Say what runs lie apart, and what their encoding's mean and difference are without them."""
-    pe, values, metric, first = runs.pe, runs.values, subject.metric, runs.cells.iloc[0]
+    pe, values, metric = runs.pe, runs.values, subject.metric
     seeds, of_pe, told = list(runs.cells["seed"]), values[pe].dropna(), list[str]()
     others = of_pe.drop(seeds)
-    level = next((first[name] for name in (f"floor_{floor}_loss" for floor in BLIND_FLOORS) if name in first), np.nan)
-    can_fail = metric == "loss" and level - first.get(f"floor_{BEST_FLOOR}_loss", 0.0) > NO_GAP and others.max() < level
+    level = _level_to_learn(metric, runs.cells.iloc[0], others)
     for seed, cell in zip(seeds, runs.cells.to_dict("records"), strict=True):
-        failed = bool(can_fail and of_pe[seed] >= level)
+        failed = bool(of_pe[seed] >= level)
         rate = f", learning rate {cell[LR]:g}" if failed and LR in cell and pd.notna(cell[LR]) else ""
         words = f", above the best without position ({level:.3g}): it did not learn" * failed
         told.append(f"{amount(of_pe[seed], metric)} (seed {seed}{rate}){words}")

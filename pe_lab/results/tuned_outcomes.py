@@ -115,24 +115,26 @@ def with_floors(outcomes: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def seed_note(outcomes: pd.DataFrame, advice: bool = True) -> str:
-    """Return a sentence on few seeds; empty where they are enough for the error rates of verdicts.
+    """Return sentences on few seeds; empty where they are enough for the error rates of verdicts.
 
     Args:
         outcomes: see `outcome_table`.
-        advice: whether the sentence says what to do.
+        advice: whether the sentences say what to do.
     """
     complete = outcomes[outcomes["y"].notna()]
     if complete.empty:
         return ""
     seeds = complete.groupby([*tuned_settings(complete), "pe"], sort=False, dropna=False)["seed"].nunique()
     fewest, most = int(seeds.min()), int(seeds.max())
+    few_of_both = few_runs(complete["pe"].nunique(), fewest, advice)
     if fewest >= MIN_SEEDS:
-        return few_runs(complete["pe"].nunique(), fewest, advice)
+        return few_of_both
     which = "All" if fewest == most else "Some"
-    return (
+    simulated = (
         f"{which} encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
         f"{MIN_SEEDS} and more, and none is equivalent with fewer."
     )
+    return " ".join(filter(None, (simulated, few_of_both)))
 
 
 def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[float] = (), advice: bool = True) -> str:

@@ -16,6 +16,7 @@ from pe_lab.report import paper
 from pe_lab.report.__main__ import main
 from pe_lab.report.answer import sentences, title
 from pe_lab.report.best_candidates import undecided_by_setting
+from pe_lab.report.cautions import runs_apart
 from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.sections import figures, sections
 from pe_lab.report.tuned import AT_EDGE, TunedSubject
@@ -381,6 +382,20 @@ def test_few_seeds_are_said_and_a_diverged_one_is_left_out(tmp_path: Path) -> No
     lines = study.compared.compare()
     assert set(lines.loc[lines["pe"] == "t5", "seeds"]) == {2}
     assert "equivalent" not in set(lines["verdict"])
+
+
+def test_of_three_seeds_of_few_encodings_a_run_that_did_not_learn_is_named_and_more_seeds_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    folder = one_setting(tmp_path / "study", baseline=None)
+    outcomes = pd.read_csv(folder / "outcomes.csv").query("seed < 3 and pe in ['rope', 'alibi', 'lrope']")
+    outcomes.loc[(outcomes["pe"] == "alibi") & (outcomes["seed"] == 1), "y"] = 0.7
+    outcomes.to_csv(folder / "outcomes.csv", index=False)
+    study = TunedSubject.of(frame.load(folder))
+    (note,) = runs_apart(study)
+    assert "`alibi`, 0.7 nats (seed 1" in note
+    assert "did not learn" in note
+    assert any(few_runs(3, 3) in note for note in study.notes)
 
 
 @pytest.mark.parametrize("solvable", [False, True])
