@@ -116,6 +116,7 @@ def answer(subject: ReportSubject) -> Section:
         *not_finite(subject),
         *([] if opening else references),
         *subject.margin_notes(),
+        *subject.baseline_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
         *([] if opening else [*margin_of_loss(subject)]),

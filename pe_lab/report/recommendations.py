@@ -18,6 +18,7 @@ RELATIONS = {  # of the first to those that it ties with: the words, and the ver
     "slightly better than": (Verdict.SLIGHTLY_BETTER,),
     "slightly worse than": (Verdict.SLIGHTLY_WORSE,),
     "equivalent to": EQUIVALENT_VERDICTS,
+    "not compared with": (Verdict.NOT_ASKED,),
 }
 NOBODY = "–"  # in place of an encoding; one of them is named none
 

@@ -152,6 +152,18 @@ class ReportSubject:
             "A margin that is chosen after the results are known proves nothing."
         ]
 
+    def baseline_notes(self) -> list[str]:
+        """Return a line that says that the baseline is not the declared one, if comparisons with it are asked."""
+        declared = self.results.declared.baseline
+        if not self.asked or declared == self.baseline:
+            return []
+        before = "no baseline" if declared is None else f"`{declared}`"
+        return [
+            f"Only comparisons with `{self.baseline}` have verdicts, as asked for this report; the study declared "
+            f"{before}. If the baseline is chosen after the results are known, verdicts may be wrong more often than "
+            "stated."
+        ]
+
 
 def gap_in_percent(words: str) -> str:
     """Return margins in words, such as `0.05 gap`, with gaps in per cent."""

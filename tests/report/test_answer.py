@@ -314,6 +314,20 @@ def test_the_margin_is_named_with_where_it_comes_from() -> None:
     assert not same.margin_notes()
 
 
+def test_a_baseline_that_was_not_declared_is_noted() -> None:
+    rows = cells({"rope": 1.0, "alibi": 0.5}, (4,))
+    (note,) = declaring(rows).baseline_notes()
+    assert note.startswith(
+        "Only comparisons with `rope` have verdicts, as asked for this report; the study declared no"
+    )
+    assert f"**Note.** {note}" in answer(declaring(rows)).parts
+    declared = replace(declaring(rows), results=asked(rows, declared=StudyDeclaration({}, "rope")).results)
+    assert not declared.baseline_notes()
+    assert not asked(rows).baseline_notes()
+    (note,) = replace(declared, baseline="alibi").baseline_notes()
+    assert "the study declared `rope`" in note
+
+
 def test_a_margin_decides_what_is_equivalent() -> None:
     rows = cells({"rope": 1.0, "alibi": 1.02}, (4,))
     tight = sentences(replace(asked(rows), margin=Margin(0.001, "gap")))

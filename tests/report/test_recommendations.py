@@ -40,6 +40,15 @@ def test_the_choice_names_the_best_and_those_that_may_be_as_good(cells):
     assert {line["encoding"], *re.findall("not separable from (.*)$", line["how sure"])} == {"rope", "learnable"}
 
 
+def test_the_choice_says_which_encodings_were_not_compared():
+    cells = learned(made_cells({"rope": 0.5, "learnable": 0.55, "none": 0.9}))
+    compared = families(cells, pd.DataFrame(), "none", declared=True)
+    sure = choices(cells, pd.DataFrame(), compared=compared).set_index("need")["how sure"]
+    assert set(sure[sure.index.str.match("test loss, depth")]) == {
+        "better than 1 of the other 2; not compared with learnable"
+    }
+
+
 def test_the_choice_tells_equivalents_from_those_that_are_undecided():
     cells = learned(made_cells({"rope": 0.5, "learnable": 0.501, "none": 0.9, "noisy": 0.55}))
     noisy = cells["pe"] == "noisy"
