@@ -13,7 +13,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pe_lab import config
 from pe_lab.ledger.format import FORMAT_FILE
@@ -225,26 +225,45 @@ def command(name: str) -> str:
 
 
 def command_of(results: "Results") -> str:
-    """Return `command` of a study; empty where its file states other settings than those of the cells.
+    """Return `command` of a study, with `data=` where its file trains other tasks than those of the cells.
 
-    On the command line other values can be given than those in a study's file: the cells tell.
+    On the command line other values can be given than those in a study's file: the cells tell. Empty where other
+    settings than the task differ.
     """
     from omegaconf import OmegaConf
 
     from pe_lab.results.columns import setting_columns
+    from pe_lab.results.frame import UNKNOWN_TASK
 
-    study = config.find_folders().stated("study", results.name)
+    study, train = config.find_folders().stated("study", results.name), command(results.name)
     if study is None or results.cells.empty:
-        return command(results.name)
+        return train
     params = OmegaConf.select(study, "hydra.sweeper.params") or {}
     for column in setting_columns(results.cells):
         name = "model.depth" if column == "depth" else column
-        stated = params[name] if name in params else OmegaConf.select(study, name)
+        stated = params[name] if name in params else _task(study) if name == "data" else OmegaConf.select(study, name)
         values = {_plain(value) for value in str(stated).split(",")}
         written = isinstance(stated, (str, int, float)) and not any(sign in str(stated) for sign in "([{$")
-        if written and not {_plain(value) for value in results.cells[column].dropna()} <= values:
+        measured = list(dict.fromkeys(_plain(value) for value in results.cells[column].dropna()))
+        if not written or set(measured) <= values | {UNKNOWN_TASK}:
+            continue
+        if name != "data":
             return ""
-    return command(results.name)
+        train += f" data={','.join(measured)}"
+    return train
+
+
+def _task(study: Any) -> str:
+    """Return the task that a study's file chooses by its defaults, or else that of every run."""
+    from omegaconf import OmegaConf
+
+    for entry in study.get("defaults") or ():
+        if isinstance(entry, str) and entry != "_self_":
+            return _task(config.find_folders().stated("study", entry))
+        if not isinstance(entry, str) and "override /data" in entry:
+            return str(entry["override /data"])
+    defaults = OmegaConf.load(config.config_folder() / "config.yaml").defaults
+    return str(next(entry["data"] for entry in defaults if not isinstance(entry, str) and "data" in entry))
 
 
 def _plain(value: object) -> str:

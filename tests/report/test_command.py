@@ -1,14 +1,18 @@
 """The command `python -m pe_lab.report`: what it writes, and what it says of bad input."""
 
+import shlex
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
 
 from helpers.frames import results_of
 from helpers.paged import text_of
 from helpers.reports import learned, made_cells, made_curves, made_records, run, store
+from pe_lab import config
 from pe_lab.report.__main__ import command_of, locate, main
+from pe_lab.results import frame
 
 
 def test_the_command_writes_one_page_without_a_twin(study, monkeypatch, capsys):
@@ -154,3 +158,32 @@ def test_a_command_is_told_only_where_its_file_gives_the_settings_of_the_cells()
         told[epochs] = command_of(results_of(rows, study="text"))
     assert "+study=text" in told[1]
     assert told[8] == ""
+
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted(path.parent for path in ROOT.glob("sweeps/results/*/rows.csv"))
+NAMED_AS_STUDIES = [folder for folder in SHIPPED if (ROOT / f"conf/study/{folder.name}.yaml").is_file()]
+
+
+@pytest.mark.parametrize("folder", NAMED_AS_STUDIES, ids=lambda folder: folder.name)
+def test_the_command_of_shipped_results_trains_their_tasks(folder) -> None:
+    results = frame.load(folder)
+    told = command_of(results)
+    if not told:  # `text`, which was trained for more epochs
+        return
+    _, _, _, *overrides = shlex.split(told)
+    tasks = {cfg.data.name for cfg in config.expand_overrides([*overrides, "seed=0"], multirun=True)}
+    assert set(results.cells["data"]) <= tasks
+
+
+@pytest.mark.parametrize("folder", NAMED_AS_STUDIES, ids=lambda folder: folder.name)
+def test_shipped_results_have_the_name_of_a_study_only_if_it_tunes_alike(folder) -> None:
+    declared = frame.load(folder).declared
+    study = OmegaConf.load(ROOT / f"conf/study/{folder.name}.yaml")
+    assert (declared.tune is None) == ("tune" not in study)
+    assert (declared.search is None) == ("search" not in study)
+
+
+def test_a_command_names_the_task_where_the_study_trains_another_one_now() -> None:
+    assert command_of(frame.load(ROOT / "sweeps/results/layers")).endswith("+study=layers data=structured_heldout")
+    assert command_of(frame.load(ROOT / "sweeps/results/lengths")).endswith("+study=lengths")

@@ -91,7 +91,7 @@ def test_the_baseline_is_not_its_own_other() -> None:
 
 def test_the_page_on_sensitivity_quotes_the_report() -> None:
     root = Path(__file__).parents[2]
-    results = frame.load(root / "sweeps/results/depth_epochs_pe")
+    results = frame.load(root / "sweeps/results/depth_epochs_pe_heldout")
     question = ReportSubject(results, "", "", "rope", "loss", pd.DataFrame(), "sininit", asked=True)
     parts = sensitivity_section(question).parts
     text = (root / "docs/sensitivity.md").read_text().replace("\n> ", " ")  # a quotation of several lines

@@ -116,7 +116,7 @@ def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
 
 
 def test_a_copied_study_keeps_its_search_and_its_verdicts(tmp_path) -> None:
-    committed = Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe"
+    committed = Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe_heldout"
     copied = frame.load(shutil.copytree(committed, tmp_path / "copied"))
     assert rates_in_words(copied).startswith("each at the learning rate and starting scale that a search of its own")
     assert len(decisions(copied)) == len(pd.read_csv(committed / "decisions.csv"))
