@@ -1,6 +1,7 @@
 """Hooks of the site: pages that are generated while it is built, and a check that it needs no network.
 
-A line `<!-- include: FILE -->` is replaced by a file of the repository, with its headings one level lower.
+A line with a link that ends in `<!-- include -->` is replaced by that file of the repository, without its title.
+On GitHub the link stands there.
 """
 
 import re
@@ -21,7 +22,7 @@ PACKAGE = ROOT / "pe_lab"
 PICTURES = ROOT / "sweeps/results/audit/pictures"
 GALLERY = ROOT / "build/gallery-cache"  # pictures and curves, by what they depend on
 STYLES = {".js": "javascripts", ".css": "stylesheets"}  # folders of the site
-INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
+INCLUDE = re.compile(r"^The text is in \[(\S+)\]\(\.\./\1\)\. <!-- include -->$", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)\s]+)\)")
 PICTURE = re.compile(r"(!\[[^\]\n]*\])\((?:docs/)?([^)\s]+)\)")
 REMOTE = re.compile(

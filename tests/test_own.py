@@ -70,7 +70,7 @@ PROGRAMS = {  # what each says when it has taken the folder, and goes on
     "run": (["pe=gaussian", "model.depth=0"], "model.depth must be an integer of at least 1, got 0"),
     "evaluate": (["pe=gaussian", "pe.width=0"], "pe.width must be a positive number, got 0"),
     "status": (["nowhere"], "LEDGER must be a folder in which cells were requested, got 'nowhere'"),
-    "report": (["nowhere"], "source must be a folder, or a study in ledger, which has none, got 'nowhere'"),
+    "report": (["nowhere"], "source must be a folder, or a study in ledger, got 'nowhere'"),
     "audit": (["pe=gaussian", "pe.width=0"], "pe.width must be a positive number, got 0"),
     "data": (["export", "data=first", "data.length=0"], "data.length must be an integer of at least 1, got 0"),
     "check": (["data=first", "data.train=0"], "data.train must be an integer of at least 1, got 0"),

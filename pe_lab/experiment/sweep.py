@@ -298,9 +298,15 @@ def _is_diverged(cell: Cell) -> bool:
 
 def _require_trained(cells: list[Cell]) -> None:
     """Raise ValueError if a cell is not in the ledger, or damaged. Nothing is written."""
+    ledger = Path(cells[0].cfg.ledger)
+    if not ledger.is_dir():
+        raise ValueError(
+            f"ledger must be a folder with trained cells, got {str(ledger)!r}, which does not exist: train them with "
+            f"pe-lab run and the same overrides"
+        )
     if untrained := [cell.name() for cell in cells if not cell.run.done(cell.target)]:
         raise ValueError(
-            f"{len(untrained)} of {len(cells)} cells are not in the ledger {str(Path(cells[0].cfg.ledger))!r}, for "
+            f"{len(untrained)} of {len(cells)} cells are not in the ledger {str(ledger)!r}, for "
             f"example {untrained[0]}: train them with pe-lab run and the same overrides"
         )
     for cell in cells:

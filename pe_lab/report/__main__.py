@@ -9,6 +9,7 @@ Writes report.html, one file that needs no network.
 """
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -202,13 +203,21 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
         return Path(ledger), source
     studies = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
     if train := command(source):
-        raise ValueError(f"{source} must be trained before its report, got no such study in {ledger}: {train}")
+        shipped = ", ".join(_shipped(source))
+        line = f"{source} must be trained before its report, got no such study in {ledger}: {train}"
+        raise ValueError(f"{line}; or report committed results: {shipped}" if shipped else line)
     if not studies:
         train = f"pe-lab run -m study_name={source if source.isidentifier() else 'NAME'} pe=rope,alibi"
         raise ValueError(
-            f"source must be a folder, or a study in {ledger}, which has none, got {source!r}: {train} trains one"
+            f"source must be a folder, or a study in {ledger}, got {source!r}: no study is there; {train} trains one"
         )
     raise ValueError(unknown_name_message("source", studies, source, f" (studies in {ledger}), or a folder"))
+
+
+def _shipped(study: str) -> list[str]:
+    """Return the folders of a checkout with results of a study, or of variants of it; none in an installed package."""
+    results = config.config_folder().parent / "sweeps/results"
+    return sorted(os.path.relpath(file.parent) for file in results.glob(f"{study}*/rows.csv"))
 
 
 def _is_without_results(folder: Path) -> bool:

@@ -64,7 +64,7 @@ def urls(one: Definition) -> list[str]:
 def page(name: str) -> str:
     """Return the text of a page of the documentation, with what it includes."""
     text = (DOCS / name).read_text()
-    return re.sub(r"<!-- include: (\S+) -->", lambda found: (ROOT / found[1]).read_text(), text)
+    return re.sub(r"\[(\S+)\]\(\S+ <!-- include -->", lambda found: (ROOT / found[1]).read_text(), text)
 
 
 def sections(name: str) -> dict[str, str]:

@@ -64,7 +64,7 @@ def test_margin_and_pair_can_be_chosen_on_the_command_line(study, cells, monkeyp
     [
         ([], "source must be a study's name, a ledger, a study's folder, or wandb:ENTITY/PROJECT, got nothing"),
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
-        (["nowhere"], "source must be a folder, or a study in ledger, which has none, got 'nowhere': pe-lab run -m "),
+        (["nowhere"], "source must be a folder, or a study in ledger, got 'nowhere': no study is there; pe-lab run"),
         (["tune_lr"], "tune_lr must be trained before its report, got no such study in ledger: pe-lab run -m +study="),
         (
             ["{study}", "--baseline", "ropes"],
@@ -182,6 +182,11 @@ def test_shipped_results_have_the_name_of_a_study_only_if_it_tunes_alike(folder)
     study = OmegaConf.load(ROOT / f"conf/study/{folder.name}.yaml")
     assert (declared.tune is None) == ("tune" not in study)
     assert (declared.search is None) == ("search" not in study)
+
+
+def test_a_study_that_is_not_in_the_ledger_names_its_committed_results(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"\+study=depth_epochs_pe; .*sweeps/results/depth_epochs_pe_2"):
+        locate("depth_epochs_pe", str(tmp_path), None)
 
 
 def test_a_command_names_the_task_where_the_study_trains_another_one_now() -> None:
