@@ -1,9 +1,10 @@
 """Draw one figure per encoding.
 
-It shows values, similarity of positions, score against distance, attention with and without the encoding, and distances
-before and after clipping. Colours are distinguishable for all: cividis, PuOr, Okabe and Ito's.
+It shows values, similarity of positions, score against distance, the distances that it tells apart, and attention with
+and without the encoding. Colours are distinguishable for all: cividis, PuOr, Okabe and Ito's.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -21,6 +23,7 @@ from pe_lab.encodings.terms import Stick
 
 HEAD_LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#7F7F7F", ":"))  # a head each
 SHOWN_TOKENS = 24  # shown in attention matrices
+PANELS = (("values", "similarity"), ("score", "distances"), ("without", "with"))  # of a figure, row by row
 
 
 def save_picture(subject: AuditedEncoding, none: AuditedEncoding, path: Path) -> None:
@@ -30,25 +33,31 @@ def save_picture(subject: AuditedEncoding, none: AuditedEncoding, path: Path) ->
 
 
 def draw_picture(
-    subject: AuditedEncoding, none: AuditedEncoding, layout: Literal["constrained"] | None = "constrained"
+    subject: AuditedEncoding,
+    none: AuditedEncoding,
+    layout: Literal["constrained"] | None = "constrained",
+    panels: Sequence[Sequence[str]] = PANELS,
 ) -> Figure:
     """Return the figure of an encoding beside `none`.
 
     Args:
         layout: the layout engine of the figure; None leaves the panels where `Figure.subplots_adjust` puts them, which
             takes half the time.
+        panels: the names of the panels, row by row, of those in `PANELS`.
     """
-    figure = Figure(figsize=(10, 15), dpi=80, layout=layout)
+    figure = Figure(figsize=(10, 4 * len(panels)), dpi=80, layout=layout)
     figure.suptitle(subject.name + (f", layer {subject.shown + 1}" if subject.shown else ""), fontsize=16)
-    axes = figure.subplot_mosaic(
-        [["values", "similarity"], ["score", "score"], ["without", "with"], ["before", "after"]], empty_sentinel=None
-    )
     view = subject.view(equal_tokens(LENGTH), causal=subject.causal_only)
-    _values(axes["values"], view)
-    _similarity(axes["similarity"], view)
-    _against_distance(axes["score"], subject, view)
-    _attention(axes["without"], axes["with"], subject, none)
-    _draw_clipping(axes["before"], axes["after"], subject)
+    draw: dict[str, Callable[[Axes], None]] = {
+        "values": lambda axes: _values(axes, view),
+        "similarity": lambda axes: _similarity(axes, view),
+        "score": lambda axes: _against_distance(axes, subject, view),
+        "distances": lambda axes: _distinguished(axes, subject),
+        "without": lambda axes: _attention(axes, none, "without it"),
+        "with": lambda axes: _attention(axes, subject, "with it"),
+    }
+    for name, axes in figure.subplot_mosaic([list(row) for row in panels]).items():
+        draw[name](axes)
     return figure
 
 
@@ -86,7 +95,7 @@ def _against_distance(axes: Axes, subject: AuditedEncoding, view: LayerView) -> 
     """Draw the mean score between equal tokens against their distance, a line per head."""
     distances, scores = scores_by_distance(subject)
     sticks = isinstance(view.terms.normalizer, Stick)
-    title = "Mean weight of two equal tokens" if sticks else "Mean logit of two equal tokens, minus that at distance 0"
+    title = "Mean weight of equal tokens" if sticks else "Mean logit of equal tokens,\nminus that at distance 0"
     if not sticks:
         scores = scores - scores[:, :1]
     if scores.max() - scores.min() < 1e-9:
@@ -98,42 +107,47 @@ def _against_distance(axes: Axes, subject: AuditedEncoding, view: LayerView) -> 
     axes.set_title(title, pad=26)
     if sticks:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(
+            "{x:.0e}"
+        )  # others are mathematical text, which not every style of figures reads
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3)
     # between the title and the curves, which it would cover elsewhere
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(scores), frameon=False, borderaxespad=0.1)
+    axes.legend(
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1),
+        ncols=len(scores),
+        frameon=False,
+        borderaxespad=0.1,
+        columnspacing=0.8,
+        handlelength=1.6,
+        handletextpad=0.3,
+    )
 
 
-def _attention(without: Axes, with_it: Axes, subject: AuditedEncoding, none: AuditedEncoding) -> None:
-    """Draw attention between random tokens without and with the encoding."""
-    x = random_vectors(SHOWN_TOKENS)
-    views = none.view(x), subject.view(x)
-    weights = [view.weights[0].mean(0).masked_fill(~view.allowed, torch.nan) for view in views]
-    for axes, weight, title in zip((without, with_it), weights, ("without it", "with it"), strict=True):
-        axes.set(title=f"Attention {title}, mean of heads", xlabel="key", ylabel="query")
-        _draw_weights(axes, weight)
+def _attention(axes: Axes, subject: AuditedEncoding, title: str) -> None:
+    """Draw attention between random tokens."""
+    view = subject.view(random_vectors(SHOWN_TOKENS))
+    axes.set(title=f"Attention {title}, mean of heads", xlabel="key", ylabel="query")
+    _draw_weights(axes, view.weights[0].mean(0).masked_fill(~view.allowed, torch.nan))
 
 
-def _draw_clipping(before: Axes, after: Axes, subject: AuditedEncoding) -> None:
-    """Draw distances, and those that the encoding distinguishes."""
-    title = "Distances after clipping"
+def _distinguished(axes: Axes, subject: AuditedEncoding) -> None:
+    """Draw, for each query and key, the smallest distance that the encoding treats as theirs."""
+    title = "Distances that it tells apart"
     if subject.on_grid:
-        pos = subject.layout(LENGTH).pos[0]
-        before.set(title="Distances on the grid,\nrows and columns together", xlabel="key", ylabel="query")
-        _draw_signed(before, (pos[:, None] - pos).abs().sum(-1).double())
-        _does_not_apply(after, title, "distances have two axes")
+        _does_not_apply(axes, title, "distances have two axes")
         return
     causal, pos = subject.causal_only, torch.arange(MANY_POSITIONS)
     offset = pos[:, None] - pos
     hidden = (offset < 0) & causal
-    before.set(title=f"Distances of {MANY_POSITIONS} positions,\nbefore clipping", xlabel="key", ylabel="query")
-    _draw_signed(before, offset.double().masked_fill(hidden, torch.nan))
     try:
         seen = effective_distance(subject.view(equal_tokens(MANY_POSITIONS), causal=causal).score[0], causal)
     except ValueError as error:
-        _does_not_apply(after, title, "\n".join(wrap(str(error), 30)))
+        _does_not_apply(axes, title, "\n".join(wrap(str(error), 30)))
         return
-    after.set(title=f"{title}:\n{len(seen.unique())} of {len(seen)} distinguished", xlabel="key", ylabel="query")
-    _draw_signed(after, seen[offset + len(seen) - MANY_POSITIONS].double().masked_fill(hidden, torch.nan))
+    axes.set(title=f"{title}:\n{len(seen.unique())} of {len(seen)}", xlabel="key", ylabel="query")
+    _draw_signed(axes, seen[offset + len(seen) - MANY_POSITIONS].double().masked_fill(hidden, torch.nan))
 
 
 def effective_distance(score: Tensor, causal: bool) -> Tensor:
@@ -166,14 +180,14 @@ def effective_distance(score: Tensor, causal: bool) -> Tensor:
 
 
 def _draw_signed(axes: Axes, values: Tensor, limit: float | None = None) -> None:
-    """Draw a heatmap with 0 in the middle of the colours; NaN is left white."""
+    """Draw a heatmap with 0 in the middle of the colours; NaN is left out."""
     limit = limit or values.nan_to_num().abs().max().item()
     image = axes.imshow(values.numpy(), cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
 def _draw_weights(axes: Axes, weights: Tensor) -> None:
-    """Draw a heatmap of attention weights, from 0 to 1; NaN is left white."""
+    """Draw a heatmap of attention weights, from 0 to 1; NaN is left out."""
     scale = PowerNorm(0.5, vmin=0, vmax=1)
     image = axes.imshow(weights.numpy(), cmap="cividis", norm=scale, interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)

@@ -13,7 +13,7 @@ from pe_lab.statistics import MIN_SEEDS, interval
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
 MIN_HELD = 0.9  # of the answers: an encoding holds at a length where the 95 % interval of what is right begins there
 MIN_RANGE_SHOWN = 10.0  # points between seeds from which a mean has its range
-NO_NEW_POSITION = "longer sequences ask for no new position"
+NO_NEW_POSITION = "longer sequences ask only at positions of the training length"
 NOT_ASKED = (
     "Longer sequences have their pairs at the same positions and more of the other tokens behind them, so no position"
     " beyond the training length is ever asked for."

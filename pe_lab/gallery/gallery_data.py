@@ -240,7 +240,7 @@ class GalleryData:
 
     def absence(self, name: str, task: BenchmarkTask) -> str:
         """Return why an encoding has no results on a task."""
-        expected = "not measured yet" if name in task.encodings else "not one of its encodings"
+        expected = "not measured yet" if name in task.encodings else "not trained on this task"
         return undefined_reasons().get((name, task.name), expected)
 
     def facets(self, name: str) -> dict[str, str]:

@@ -3,17 +3,15 @@
 A portrait takes a second or two. It is kept in a folder, by the hash of all that it depends on.
 """
 
-import base64
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from inspect import getsource, unwrap
-from io import BytesIO
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -28,18 +26,17 @@ from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding, random_vector
 from pe_lab.audit.measures import measure_properties
 from pe_lab.audit.pictures import draw_picture
 from pe_lab.gallery.kernels import Curves, curves
+from pe_lab.system.drawing import STYLE, svg
 from pe_lab.system.files import canonical_form, digest, is_writable, parse_json, read_bytes, write_json
 from pe_lab.system.plain import has_type
 
 PACKAGE = Path(__file__).parents[1]
 READ = ("encodings", "attention/*.py", "attention/triton/__init__.py", "model", "audit", "data/base.py")
-PLACES = {"left": 0.1, "right": 0.97, "top": 0.92, "bottom": 0.05, "wspace": 0.26, "hspace": 0.55}  # of panels
-PIXELS = (800, 1200)  # of a picture
-PANELS = (  # left, top, width and height of its panels, in pixels, with their titles
-    *((0, 45, 400, 280), (400, 45, 400, 280), (0, 340, 800, 275)),
-    *((0, 640, 400, 255), (400, 640, 400, 255), (0, 905, 400, 290), (400, 905, 400, 290)),
+PLACES = {"left": 0.1, "right": 0.97, "top": 0.9, "bottom": 0.05, "wspace": 0.26, "hspace": 0.52}  # of panels
+PIXELS = (800, 960)  # of a picture
+PANELS = tuple(  # left, top, width and height of its panels, in pixels, with their titles
+    (left, top, 400, height) for top, height in ((38, 304), (342, 308), (650, 306)) for left in (0, 400)
 )
-RC_PARAMS: dict[Any, Any] = {"font.size": 12, "axes.titlesize": 12}  # on white, also on a dark page
 OF_DEVICES = ("CUDA", "GPU", "triton")  # in reasons that are about the machine, not about the encoding
 
 
@@ -59,7 +56,7 @@ class Portrait:
         properties: the properties that the audit measures, by column.
         reasons: the reasons why properties are missing, by column.
         curves: the curves of its scores by distance, see `kernels.curves`.
-        png: the picture, as PNG.
+        picture: the picture, as SVG.
     """
 
     name: str
@@ -75,7 +72,7 @@ class Portrait:
     properties: dict[str, float]
     reasons: dict[str, str]
     curves: Curves
-    png: bytes
+    picture: str
 
 
 def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool = False) -> Portrait:
@@ -99,7 +96,7 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"{name}-????????????????.*"):
         old.unlink()
-    value = asdict(replace(drawn, png=b"")) | {"png": base64.b64encode(drawn.png).decode()}
+    value = asdict(drawn)
     write_json(path, {"portrait": value, "digest": digest(value)})
     return drawn
 
@@ -119,7 +116,6 @@ def _read_portrait(path: Path, name: str) -> Portrait | None:
         entry = parse_json(read_bytes(path))
         value, expected = entry["portrait"], entry["digest"]
         if digest(value) == expected and value["name"] == name:
-            value["png"] = base64.b64decode(value["png"], validate=True)
             hints = get_type_hints(Portrait)
             if all(has_type(value[key], kind) for key, kind in hints.items()):
                 return Portrait(**value)
@@ -154,18 +150,16 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> P
         properties=properties,
         reasons=reasons,
         curves=curves(subject, sliders),
-        png=_draw_picture(subject),
+        picture=_draw_picture(subject),
     )
 
 
-def _draw_picture(subject: AuditedEncoding) -> bytes:
-    """Return the picture of an encoding as PNG, in places that are fixed: to find them takes longer than to draw."""
-    content = BytesIO()
-    with mpl.rc_context(RC_PARAMS):
+def _draw_picture(subject: AuditedEncoding) -> str:
+    """Return the picture of an encoding as SVG, in places that are fixed: to find them takes longer than to draw."""
+    with mpl.rc_context(STYLE | {"font.size": 12, "axes.titlesize": 12}):
         figure = draw_picture(subject, _none(), layout=None)
         figure.subplots_adjust(**PLACES)
-        figure.savefig(content, format="png")
-    return content.getvalue()
+        return svg(figure, f"picture-{subject.name}")  # "none" alone would be no salt
 
 
 def _leaf(name: str) -> DictConfig:

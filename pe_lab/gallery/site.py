@@ -11,7 +11,7 @@ from pe_lab.system.spreadsheet import to_csv
 
 def assets(content: GalleryData) -> dict[str, bytes]:
     """Return what the pages load or link to, by path: pictures, and the rows of tasks and of other studies of text."""
-    files = {f"pictures/{name}.png": portrait.png for name, portrait in content.portraits.items()}
+    files = {f"pictures/{name}.svg": portrait.picture.encode() for name, portrait in content.portraits.items()}
     tables = {each.task.study: each.rows for each in content.results.values()}
     tables |= content.text_losses if LONGER_TEXT[0] in content.results else {}
     return files | {f"rows/{name}.csv": to_csv(rows).encode() for name, rows in tables.items()}

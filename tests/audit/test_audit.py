@@ -18,7 +18,7 @@ from helpers.configs import NAMES, pe_settings
 from pe_lab.audit import audit_table, cost, measures
 from pe_lab.audit.audited_encoding import HEADS, LENGTH, WIDTH, AuditedEncoding, equal_tokens, random_vectors
 from pe_lab.audit.cost import Meter, attention_layers, measure_costs
-from pe_lab.audit.pictures import effective_distance, save_picture
+from pe_lab.audit.pictures import draw_picture, effective_distance, save_picture
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.families.absolute import sinusoid
 from pe_lab.encodings.layout import Layout
@@ -357,6 +357,15 @@ def test_a_name_and_a_reason_are_shown_as_they_are() -> None:
 def test_a_picture_is_drawn(name: str, tmp_path: Path) -> None:
     save_picture(subject(name), subject("none"), tmp_path / "pictures" / f"{name}.png")
     assert (tmp_path / "pictures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_weights_of_sticks_have_plain_numbers_at_their_axis() -> None:
+    """Figures on pages are drawn without mathematical text, whose signs would be shown."""
+    figure = draw_picture(subject("stick_breaking"), subject("none"), None, panels=[["score"]])
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert any(labels)
+    assert not any("$" in label for label in labels)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

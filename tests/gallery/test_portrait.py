@@ -28,7 +28,8 @@ def test_a_portrait_has_class_source_family_and_options(content: GalleryData) ->
     assert (found.causal_only, found.on_grid, found.reads_marks) == (False, False, False)
     assert content.portraits["none"].family == "No encoding"
     assert content.portraits["rope_2d"].on_grid
-    assert found.png.startswith(b"\x89PNG")
+    assert "<svg" in found.picture
+    assert "prefers-color-scheme: dark" in found.picture
 
 
 def test_a_portrait_is_read_again_until_the_values_change(
@@ -111,7 +112,7 @@ def _fifo(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        _with(png="../../../../etc/passwd"),
+        _with(picture=5),
         _with(extra=1),
         _with(code=None),
         _with(code=["x"]),
