@@ -16,6 +16,7 @@ from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.config.reference import first_comment
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
+from pe_lab.report.attention import WITH_FOLDER, configured_name
 from pe_lab.report.best_candidates import (
     FEW_SETTINGS,
     BestCandidates,
@@ -23,8 +24,8 @@ from pe_lab.report.best_candidates import (
     best_means,
     capitalise,
     comparative,
+    extent_in_words,
     in_each_setting,
-    interval_words,
     join_words,
     last_word,
     metric_description,
@@ -77,11 +78,12 @@ from pe_lab.results.learned import (
     partly_learned,
 )
 from pe_lab.results.number_text import count_of_seeds, range_in_words
-from pe_lab.results.panels import settings_in_words
+from pe_lab.results.panels import settings_in_words, without_wide_intervals
 from pe_lab.results.tuned_outcomes import is_lower_bound
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, Verdict, interval
 from pe_lab.statistics.comparisons import count_in_words
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 
 MAX_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MAX_TASKS = 3  # whose descriptions are given, and that are told one by one
@@ -181,14 +183,13 @@ def _task(name: str) -> str:
 def _encodings(subject: ReportSubject) -> list[Part]:
     """Return what the encodings are, folded, as far as the configuration has them by these names."""
     names = [str(name).partition(" ")[0] for name in subject.results.cells["pe"].unique()]
-    files = {name: config.find_folders().file("pe", name) for name in names}
+    files = {name: config.find_folders().file("pe", configured_name(name)) for name in names}
     told = {name: first_comment(file) for name, file in files.items() if file is not None and file.is_file()}
     table = pd.DataFrame({"pe": list(told), "what it is": list(told.values())})
-    return (
-        [Collapsible("What the encodings are", [ReportTable(table, "The first line of each in conf/pe")])]
-        if told
-        else []
-    )
+    parts: list[Part] = [ReportTable(table, "The first line of each in conf/pe")] if told else []
+    if missing := [name for name in files if name not in told]:
+        parts.append(f"Not in the configuration: {names_in_words(missing, None)}. {WITH_FOLDER}")
+    return [Collapsible("What the encodings are", parts)] if parts else []
 
 
 def _seeds_and_rates(subject: ReportSubject) -> str:
@@ -288,8 +289,8 @@ def asked_question(results: Results) -> str:
         return ""
     declared, trained = yaml.safe_load(file.read_text(encoding="utf-8")), pd.concat([results.cells, results.failed])
     params = declared.get("hydra", {}).get("sweeper", {}).get("params", {})
-    encodings = {_base_name(name) for name in str(params.get("pe", "")).split(",")}
-    if encodings != {_base_name(name) for name in trained["pe"].unique()}:
+    encodings = {configured_name(name) for name in str(params.get("pe", "")).split(",")}
+    if encodings != {configured_name(name) for name in trained["pe"].unique()}:
         return ""
     chosen = [part.get("override /data") for part in declared.get("defaults", []) if isinstance(part, dict)]
     tasks = params.get("data") or next(filter(None, chosen), DEFAULT_TASK)
@@ -298,11 +299,6 @@ def asked_question(results: Results) -> str:
     }:
         return ""
     return comment.partition("?")[0] + "?"
-
-
-def _base_name(encoding: object) -> str:
-    """Return the name of an encoding without its options, or those that it combines."""
-    return re.split(r"[ \[]", str(encoding).strip())[0]
 
 
 def sentences(subject: ReportSubject) -> tuple[str, str]:
@@ -460,6 +456,7 @@ def _setting_items(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: 
 
 def _excluded_differences(lines: pd.DataFrame, metric: str) -> str:
     """Say which differences the intervals of undecided comparisons exclude; empty where there are none."""
+    lines = without_wide_intervals(lines)
     if lines["low"].isna().all():
         return ""
     low, high = lines["low"].min(), lines["high"].max()
@@ -508,10 +505,9 @@ def _counts(lines: pd.DataFrame, metric: str, named: bool = True) -> str:
 
 def _interval(line: pd.Series, metric: str) -> str:
     """Return the size of a significant difference with its interval, in the unit of its metric."""
-    low, high = sorted(abs(line[end]) for end in ("low", "high"))
     unit = "octaves" if metric == STEPS_METRIC else unit_in_words(metric)
     size = f"{'at least ' * is_lower_bound(line)}{abs(line['difference']):.3g} {unit}".rstrip()
-    return f"{size} ({interval_words(line)} {low:.3g} to {high:.3g})"
+    return f"{size} ({extent_in_words(line, '{:.3g}'.format)})"
 
 
 def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
@@ -580,7 +576,8 @@ def _only_encoding(subject: ReportSubject) -> str:
         value = f"from {low} to {high}, means of {len(settings)} settings"
     elif len(values) > 1:
         low, high = (amount(end, metric) for end in interval(values))
-        value = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds, 95 % interval {low} to {high})"
+        extent = f", 95 % interval {low} to {high}" * (len(values) >= MIN_SHOWN_SEEDS)
+        value = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds{extent})"
     else:
         value = f"{amount(values.iloc[0], metric)} (one seed)"
     start = f"Nothing is compared, because only `{pe}` was trained"

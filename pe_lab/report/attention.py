@@ -1,10 +1,13 @@
 """The section of a report with the attention of every head, from the weights in the ledger."""
 
+import re
+
 import numpy as np
 import pandas as pd
 
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.report.best_candidates import names_in_words
 from pe_lab.report.parts import CaptionedFigure, Part, Section
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results.columns import checkpoint_target, lower_is_better, setting_columns, sort_by_setting
@@ -13,6 +16,7 @@ from pe_lab.results.plots import Plot
 from pe_lab.system.files import LedgerError
 
 MAX_DRAWN_ENCODINGS = 4  # encodings that are drawn: the best and the baseline
+WITH_FOLDER = "To show it, name the folder of its configuration with `--config-dir`."
 MAX_HEADS = 64  # of a model that is drawn
 
 
@@ -33,6 +37,8 @@ def attention_section(subject: ReportSubject) -> Section:
             f"Attention of {row['pe']}, seed {row['seed']}, on the first test sequence; layers and heads count from 1"
         )
         parts.append(CaptionedFigure(plot, caption, f"attention.heads(results, {name!r}, {target})"))
+    if missing := _not_loadable(_first_cells(subject)):
+        parts.append(f"No attention of {names_in_words(missing, None)} is shown. {WITH_FOLDER}")
     return Section("Attention", parts)
 
 
@@ -68,23 +74,37 @@ def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
 
     The encoding with the best mean of the metric over seeds comes first.
     """
+    last = _first_cells(subject)
+    last = last[~last["pe"].isin(_not_loadable(last))]
+    others = last.index[last["pe"] != subject.baseline][: MAX_DRAWN_ENCODINGS - 1]
+    return list(last[last.index.isin(others) | (last["pe"] == subject.baseline)].to_dict("records"))
+
+
+def configured_name(name: object) -> str:
+    """Return the name of the file of an encoding or a task: without its options, or the encodings that it combines."""
+    return re.split(r"[ \[]", str(name).strip())[0]
+
+
+def _first_cells(subject: ReportSubject) -> pd.DataFrame:
+    """Return the cells of the last setting and the first seed, a line per encoding, the best mean first."""
     cells = subject.results.cells
     if isinstance(subject.results, StudyFolderResults) or not subject.results.source.is_dir() or cells.empty:
-        return []
+        return cells.head(0)
     names = setting_columns(cells)
     ordered = sort_by_setting(cells, names)
     values = ordered[names].map(str)  # a missing value equals itself
     last = ordered[(values == values.iloc[-1]).all(axis=1)]
     means = last.groupby("pe")[f"test_{subject.metric}"].mean()
     last = last[last["seed"] == last["seed"].min()].drop_duplicates("pe")
-    # classes of files that this process knows: what else a ledger names is not imported
+    ascending = lower_is_better(subject.metric)
+    return last.sort_values("pe", key=lambda names: names.map(means), ascending=ascending, kind="stable")
+
+
+def _not_loadable(cells: pd.DataFrame) -> list[str]:
+    """Return the encodings whose class or task no file names that this process knows: it imports nothing else."""
     files = config.find_folders()
-    loadable = [
-        all(files.file(group, str(row.get(group)).split(" ")[0]) is not None for group in ("pe", "data"))
-        for row in last.to_dict("records")
+    return [
+        str(row["pe"])
+        for row in cells.to_dict("records")
+        if any(files.file(group, configured_name(row.get(group))) is None for group in ("pe", "data"))
     ]
-    last = last[loadable].sort_values(
-        "pe", key=lambda names: names.map(means), ascending=lower_is_better(subject.metric), kind="stable"
-    )
-    others = last.index[last["pe"] != subject.baseline][: MAX_DRAWN_ENCODINGS - 1]
-    return list(last[last.index.isin(others) | (last["pe"] == subject.baseline)].to_dict("records"))

@@ -23,6 +23,7 @@ from pe_lab.results.tuned_outcomes import is_lower_bound
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import metric_unit
 from pe_lab.statistics.comparisons import comparisons_with, count_in_words, exchange_pairs, verdicts_by_encoding
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 
 FEW_SETTINGS = 4  # that are named one by one
 MAX_LEFT_OUT = 2  # encodings that are named instead of the others
@@ -183,9 +184,8 @@ class BestCandidates:
     def gap(self, pe: str, other: str) -> str:
         """Return by how much an encoding is worse than another one, with its interval, in words."""
         line = self.line(pe, other)
-        low, high = (_three_digits(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
-        bound = "at least " * is_lower_bound(line)
-        return f"{bound}{gap_in_words(line['difference'], self.metric)} ({interval_words(line)} {low} to {high})"
+        extent = extent_in_words(line, lambda value: _three_digits(value, self.metric))
+        return f"{'at least ' * is_lower_bound(line)}{gap_in_words(line['difference'], self.metric)} ({extent})"
 
     def mean(self, name: str) -> str:
         """Return the mean of an encoding with its unit, as a bound where a run of it did not solve the task."""
@@ -410,9 +410,19 @@ def gap_in_words(value: float, metric: str) -> str:
     return f"a factor of {_three_digits(abs(value), metric)}" if metric == STEPS_METRIC else amount(abs(value), metric)
 
 
-def interval_words(line: Mapping[Any, Any]) -> str:
-    """Return what the interval of a comparison is: of the difference, or of its lower bound, see `is_lower_bound`."""
-    return f"95 % interval{' of this bound' * is_lower_bound(line)}"
+def extent_in_words(line: Mapping[Any, Any], show: Callable[[float], str]) -> str:
+    """Return the interval of the size of a difference, or of its lower bound, see `is_lower_bound`.
+
+    Of fewer than MIN_SHOWN_SEEDS seeds, which are too few for an interval, return their number.
+
+    Args:
+        line: a comparison that has a difference.
+        show: a function that returns a size as text.
+    """
+    if line["seeds"] < MIN_SHOWN_SEEDS:
+        return f"mean of {count_in_words(int(line['seeds']), 'seed')}"
+    low, high = map(show, sorted((abs(line["low"]), abs(line["high"]))))
+    return f"95 % interval{' of this bound' * is_lower_bound(line)} {low} to {high}"
 
 
 def _three_digits(value: float, metric: str) -> str:

@@ -5,8 +5,17 @@ import pandas as pd
 from pe_lab import statistics
 from pe_lab.report import recommendations
 from pe_lab.report.best_candidates import join_words, verdict_counts
-from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
-from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section, intervals_in_words
+from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training
+from pe_lab.report.parts import (
+    COMPARISON,
+    CaptionedFigure,
+    Collapsible,
+    Part,
+    ReportTable,
+    Section,
+    intervals_in_words,
+    without_few_seeds,
+)
 from pe_lab.report.report_subject import ReportSubject, made_with, varied_columns
 from pe_lab.results import plots
 from pe_lab.results.columns import cut_interval, floors, in_words, length_column, lower_is_better, setting_columns
@@ -43,8 +52,8 @@ def grid_section(subject: ReportSubject) -> Section:
         names = ["pe", "seeds", "loss", "low", "high", *floors(cells, metric)]
         table = table[names].sort_values("loss", ascending=lower_is_better(metric), kind="stable")
         low, high = cut_interval(metric, table["loss"], table["low"], table["high"])
-        table = table.assign(low=low, high=high)
-        caption = f"Means over seeds{WITH_INTERVALS * several_seeds(cells)}, and floors"
+        table = without_few_seeds(table.assign(low=low, high=high))
+        caption = f"Means over seeds{WITH_INTERVALS * ('low' in table)}, and floors"
         parts.append(ReportTable(table.rename(columns={"loss": in_words(metric)}), caption))
     return Section(f"Test {in_words(metric)}", parts)
 
@@ -97,7 +106,7 @@ def differences_section(subject: ReportSubject) -> Section:
     if (compared["verdict"] != Verdict.BOTH_UNSOLVED).any():
         parts.append(all_differences(subject))
     if POOLED in families.tables:
-        pooled = families.compare(POOLED)[COMPARISON]
+        pooled = without_few_seeds(families.compare(POOLED)[COMPARISON])
         code = f"compared.compare({POOLED!r})"
         note = pool(cells, subject.metric).note
         parts += [note, ReportTable(pooled, f"Pooled differences from {subject.baseline}", code)]
@@ -112,8 +121,8 @@ def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Part]:
     verdicts = ("p_corrected", "p_equivalent_corrected", "verdict")
     shown = [name for name in COMPARISON if name in lines and not (families.declared and name in verdicts)]
     keys = varied_columns(lines, [name for name in setting_columns(cells) if name in lines])
-    table = lines[list(dict.fromkeys([*keys, "pe", "baseline", *shown]))]
-    caption = "The first minus the second, paired by seeds, with 95 % t intervals"
+    table = without_few_seeds(lines[list(dict.fromkeys([*keys, "pe", "baseline", *shown]))])
+    caption = f"The first minus the second, paired by seeds{f',{WITH_INTERVALS}' * ('low' in table)}"
     return [Collapsible("Every two encodings", [ReportTable(table, caption)])] if len(table) > 1 else []
 
 

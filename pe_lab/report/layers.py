@@ -11,6 +11,7 @@ from pe_lab.results.number_text import range_in_words
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import count_in_words
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 
 MAX_SETTINGS = 3  # whose shares are range_of_values one by one
 MOSTLY = 0.9  # R² at which position is read
@@ -154,7 +155,8 @@ def _summary(layered: pd.DataFrame, measured: dict[str, pd.DataFrame]) -> Report
     table = table if table["setting"].any() else table.drop(columns="setting")
     words = _seeds_and_models(layered)
     rank = "; the effective rank counts the dimensions that the states fill" * ("effective_rank" in measured)
-    return ReportTable(table, f"{words[0].upper()}{words[1:]}; ± is half the width of a 95 % t interval{rank}")
+    half = "; ± is half the width of a 95 % t interval" * bool(_deepest(layered)["seed"].nunique() >= MIN_SHOWN_SEEDS)
+    return ReportTable(table, f"{words[0].upper()}{words[1:]}{half}{rank}")
 
 
 def _with_half(layers: pd.DataFrame, at: dict[tuple[str, str], float], decimals: int = 2) -> pd.Series:
@@ -162,7 +164,7 @@ def _with_half(layers: pd.DataFrame, at: dict[tuple[str, str], float], decimals:
     range_of_values = {}
     for key, layer in at.items():
         values = layers.loc[key, layer].dropna()
-        half = np.ptp(interval(values)) / 2
+        half = np.ptp(interval(values)) / 2 if len(values) >= MIN_SHOWN_SEEDS else np.nan
         range_of_values[key] = f"{values.mean():.{decimals}f}" + f" ± {half:.{decimals}f}" * bool(np.isfinite(half))
     return pd.Series(range_of_values).rename_axis(["setting", "pe"])
 
@@ -242,9 +244,10 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> list
         first.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
     for (setting, pe), value in unsure.items():
         where = f" ({setting})" * bool(setting)
-        interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
+        few = seeds.loc[(setting, pe)].iloc[:, 0].count() < MIN_SHOWN_SEEDS
+        extent = "mean of two seeds" if few else f"with an interval from {lowest[setting, pe]:.2f}"
         reads = "it does" if first else f"a linear probe reads position at {_first(layers)}"
-        first.append(f"Whether {reads} with `{pe}`{where} is undecided ({interval_words}).")
+        first.append(f"Whether {reads} with `{pe}`{where} is undecided (R² {value:.2f}, {extent}).")
     if built:
         names = join_words([f"`{pe}`" for pe in built])
         of_built = layers[layers.index.get_level_values("pe").isin(built)] >= MOSTLY
@@ -272,8 +275,9 @@ def _alike(layers: pd.DataFrame, seeds: pd.DataFrame) -> tuple[str, str]:
     """
     most = layers.max(axis=1)
     setting, pe = most.idxmax()
-    low, high = interval(seeds.loc[(setting, pe), layers.loc[(setting, pe)].idxmax()].dropna())
-    extent = f", 95 % interval {low:.3f} to {high:.3f}" * bool(np.isfinite(low))
+    values = seeds.loc[(setting, pe), layers.loc[(setting, pe)].idxmax()].dropna()
+    low, high = interval(values)
+    extent = f", 95 % interval {low:.3f} to {high:.3f}" * bool(len(values) >= MIN_SHOWN_SEEDS)
     rule = f"collapse would be more than {ALIKE:g}, and less than {APART:g} is none"
     if most.max() < APART:
         return (

@@ -12,6 +12,7 @@ from pe_lab.results.learned import MIN_RIGHT
 from pe_lab.results.number_text import count_of_seeds, range_in_words
 from pe_lab.results.study_comparisons import Longest, longest, none_right, what_is_right
 from pe_lab.statistics import interval
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 
 MAX_VALUES = 6  # settings that are named
 HALF, MOSTLY = 0.5, 0.9  # shares of right answers
@@ -127,7 +128,7 @@ def _lead(measured: pd.DataFrame, first: str) -> str:
     seeds = measured.pivot_table(index="seed", columns="pe", values="value")
     leads = 100 * seeds.drop(columns=first).rsub(seeds[first], axis=0)
     leads = leads[leads.mean().sort_values(kind="stable").index]  # the next first
-    if (leads.count() < 2).any():
+    if (leads.count() < MIN_SHOWN_SEEDS).any():
         return ""
     behind = [f"`{pe}`" for pe in leads if interval(leads[pe].dropna())[0] > 0]
     how = "by paired t tests of exact match, not corrected"

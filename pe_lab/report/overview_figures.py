@@ -179,11 +179,6 @@ def _differences(subject: ReportSubject) -> CaptionedFigure | None:
     return CaptionedFigure(plot, caption, code)
 
 
-def several_seeds(cells: pd.DataFrame) -> bool:
-    """Return whether any encoding has two seeds or more, and so an interval."""
-    return bool((cells.groupby("pe")["seed"].nunique() > 1).any())
-
-
 def draws_training(subject: ReportSubject) -> bool:
     """Return whether the first figure shows the metric over lengths of training: of few encodings with several."""
     cells = subject.results.cells

@@ -39,6 +39,7 @@ from pe_lab.results.columns import (
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import filter_learned_cells, not_learned_note
 from pe_lab.results.number_text import range_in_words
+from pe_lab.results.panels import without_wide_intervals
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings, unsolved_note
 from pe_lab.results.verdict_marks import few_runs
@@ -109,14 +110,15 @@ def _save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, Captioned
 def _means(subject: ReportSubject) -> dict[str, str]:
     """Return the table of means by its name."""
     cells, metric = subject.results.cells, subject.metric
-    table = summarise(cells, subject.baseline, metric)
+    table = without_wide_intervals(summarise(cells, subject.baseline, metric))
     settings = varied_columns(table, setting_columns(cells))
     means = table[[*settings, "pe", "seeds"]].rename(columns={"pe": "encoding"})
     means = means.assign(
         **{metric: [_mean(*values) for values in zip(table["loss"], table["low"], table["high"], strict=True)]}
     )
     what = f"{in_words(metric)}{unit_in_brackets(metric)}"
-    caption = f"Test {what}{task_and_settings(cells)}: mean over seeds ± half the width of its 95 % t interval"
+    caption = f"Test {what}{task_and_settings(cells)}: mean over seeds"
+    caption += " ± half the width of its 95 % t interval" * bool(table["low"].notna().any())
     return {"means": tabular(means, caption, "tab:means", settings)}
 
 
@@ -147,9 +149,12 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
     if cells["pe"].nunique() < 2:
         return {}
     lines = subject.compared.compare(GRID_TABLE) if decided is None else with_one(decided, subject.baseline)
-    lines = sort_by_setting(lines, setting_columns(cells))
+    lines = without_wide_intervals(sort_by_setting(lines, setting_columns(cells)))
+    few = lines["low"].isna().all()
     tested = "with 95 % intervals and p values of sequential tests"
-    if decided is None:
+    if few and decided is None:
+        tested = f"without intervals, for which seeds are too few. p values are after {subject.compared.correction}"
+    elif decided is None:
         tested = (
             f"with 95 % intervals that are not corrected for the number of comparisons. p values are after "
             f"{subject.compared.correction}, so an interval without 0 may have a p value above 0.05"
@@ -165,7 +170,7 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
         interval=[_interval(*values, digits) for values in zip(lines["low"], lines["high"], strict=True)],
         p=[_p_value(value) for value in lines["p_corrected"]],
         verdict=lines["verdict"],
-    )
+    ).drop(columns=["interval"] * bool(few))
     return {"differences": tabular(shown, caption, "tab:differences", varied)}
 
 
@@ -192,9 +197,12 @@ def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
         quantity = _compared_quantity(metric)
         settings = task_and_settings(filter_learned_cells(cells))
         differences = f"Paired differences in {quantity} from {subject.baseline}{settings}"
+        forest = overview_figures.forest(subject.compared, subject.decided)
+        has = intervals_in_words(forest, "95 % intervals")
+        has = f",{has}" if has.startswith(" with") else has
         drawn["forest"] = (
-            overview_figures.forest(subject.compared, subject.decided),
-            f"{differences}, with 95 % intervals{', drawn' * where.startswith(' at')}{where}",
+            forest,
+            f"{differences}{has}{', drawn' * where.startswith(' at')}{where}",
         )
     return drawn
 

@@ -6,9 +6,10 @@ import pandas as pd
 
 from pe_lab.results.columns import possible_range
 from pe_lab.results.number_text import count_of_seeds
-from pe_lab.results.panels import MIN_SEEDS
+from pe_lab.results.panels import without_wide_intervals
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import COMPARISON_COLUMNS
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 
 # columns of a table of comparisons, whose caption names the baseline: p values as the verdicts take them
 COMPARISON = [name for name in COMPARISON_COLUMNS if name not in ("baseline", "p", "p_equivalent")]
@@ -66,6 +67,12 @@ class Section:
     opening: bool = False
 
 
+def without_few_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table without intervals of too few seeds, and without their columns where none is left."""
+    table = without_wide_intervals(table)
+    return table.drop(columns=["low", "high"]) if table["low"].isna().all() else table
+
+
 def means_in_words(drawn: Plot) -> str:
     """Say that lines of a figure are means, over how many seeds, and what their bands are."""
     without_bands = not drawn.bands and drawn.data["low"].notna().any()
@@ -80,7 +87,7 @@ def intervals_in_words(drawn: Plot, kind: str = "95 % t intervals") -> str:
     """
     if drawn.data["low"].notna().any():
         return f" with {kind}"
-    return f", and dots for {TWO_SEEDS}" * bool(1 < drawn.data["seeds"].max() < MIN_SEEDS)
+    return f", and dots for {TWO_SEEDS}" * bool(1 < drawn.data["seeds"].max() < MIN_SHOWN_SEEDS)
 
 
 def cut_in_words(drawn: Plot, metric: str) -> str:

@@ -14,6 +14,7 @@ from pe_lab.results.number_text import count_of_seeds
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import LEVEL, MIN_SEEDS, interval
 from pe_lab.statistics.correction import holm
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 
 
 def tries_rates(subject: ReportSubject) -> bool:
@@ -57,13 +58,18 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     items.append(one_for_all)
     details += [others] * bool(others)
     values = zip(best["next"], best["low_next"], best["high_next"], strict=True)
-    paired = [f"{more:.3g} [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "" for more, low, high in values]
-    told = best[[*varied_columns(best, settings), "pe", LR, "at_edge", "test_loss", "low", "high"]]
+    several = subject.results.cells["seed"].nunique() >= MIN_SHOWN_SEEDS
+    paired = [
+        f"{more:.3g}" + f" [{low:.3g}, {high:.3g}]" * several if np.isfinite(low) else "" for more, low, high in values
+    ]
+    ends = ["low", "high"] * several
+    told = best[[*varied_columns(best, settings), "pe", LR, "at_edge", "test_loss", *ends]]
     sure = np.where(best["worse"], "significantly worse", "undecided")
     told = told.assign(at_edge=np.where(best["at_edge"], "yes", "no"), more=paired, sure=sure)
     names = {LR: "best learning rate", "at_edge": "lowest or highest tried", "test_loss": "test loss"}
     names |= {"more": "more at the next best rate", "sure": "the next best rate is"}
-    caption = "Mean test loss at the best rate, and how much more it is at the next best, with 95 % t intervals. "
+    caption = "Mean test loss at the best rate, and how much more it is at the next best"
+    caption += ", with 95 % t intervals" * several + ". "
     caption += f"Significant: p < 0.05 in a t test paired by seed, with Holm's correction over {len(best)} tests"
     code = f"columns.sort_by_setting(swept_rates.choose_rates(results).rates, {settings})"
     drawn = plots.over_rates(subject.results.cells, tuning.rates)
@@ -107,10 +113,11 @@ def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -
         sure = amounts[[number for number, (lowest, _) in ends.items() if lowest > 0]]
         largest = f"; the largest significant loss is {sure.max():.2f} nats" if len(sure) else ""
         less = f"not significant{largest}"
-        extent = f"95 % interval {low:.2f} to {high:.2f}" if low > 0 else less
+        few = paired[amounts.idxmax()][rate].count() < MIN_SHOWN_SEEDS
+        extent = ("significant" if few else f"95 % interval {low:.2f} to {high:.2f}") if low > 0 else less
         told[rate] = f"{amounts.max():.2f} nats at {rate:g}" + f" ({extent})" * bool(np.isfinite(low))
     (least, *others), text = told.values(), "costs an encoding up to"
-    not_corrected = "; intervals are not corrected"
+    not_corrected = "; t tests are not corrected"
     other_rates = f"**Another rate for all** {text} {join_words(others)}{not_corrected}." if others else ""
     return f"**One rate for all** {text} {least}{not_corrected}.", other_rates
 
@@ -140,9 +147,11 @@ def _lowest(cells: pd.DataFrame, here: pd.DataFrame, settings: list[str]) -> str
     if len(ranked) < 2:
         return f"{text}."
     one, other = (_losses(cells, line, settings)[line[LR]] for _, line in ranked.head(2).iterrows())
-    low, high = interval((other - one).dropna())
+    more = (other - one).dropna()
+    low, high = interval(more)
     sure = "" if low > 0 else ", which is not significant"
-    second = f"`{ranked['pe'].iloc[1]}` by {(other - one).mean():.3g} (95 % interval {low:.3g} to {high:.3g}){sure}"
+    extent = f" (95 % interval {low:.3g} to {high:.3g})" * (len(more) >= MIN_SHOWN_SEEDS)
+    second = f"`{ranked['pe'].iloc[1]}` by {more.mean():.3g}{extent}{sure}"
     return f"{text}, ahead of {second}."
 
 

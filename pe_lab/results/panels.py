@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 
 from pe_lab.results.columns import cut_interval, displayed_settings, length_column, setting_columns, value_text
 from pe_lab.results.styles import style
-from pe_lab.statistics.intervals import interval
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS, interval
 
 GREY = "#B5B5B5"
 PANELS_PER_ROW = 3  # panels side by side
 MAX_COLOURED_LINES = 8  # lines that are told apart by eye; others are grey
-MIN_SEEDS = 3  # of an interval that is drawn: with two seeds, half of it is 6.4 times their distance
 ALONE = 0.1  # of a value, on both sides of it on an axis that shows no other
 POINTS_BEYOND, INTERVALS_BEYOND = 0.5, 2.0  # see `ends_of`
 LEGEND_ROW = 0.17  # inches of a row of a legend
@@ -49,7 +48,7 @@ def means(
 ) -> pd.DataFrame:
     """Return the mean of the column value over seeds, with its t interval; non-finite values are not averaged away.
 
-    Means of fewer than MIN_SEEDS seeds have no interval.
+    Means of fewer than MIN_SHOWN_SEEDS seeds have no interval.
 
     Args:
         along: further columns to group by, such as the x axis of a curve.
@@ -68,8 +67,8 @@ def means(
 
 
 def without_wide_intervals(data: pd.DataFrame) -> pd.DataFrame:
-    """Return means or differences without the intervals of those of fewer than MIN_SEEDS seeds."""
-    enough = data["seeds"] >= MIN_SEEDS
+    """Return means or differences without the intervals of those of fewer than MIN_SHOWN_SEEDS seeds."""
+    enough = data["seeds"] >= MIN_SHOWN_SEEDS
     return data.assign(low=data["low"].where(enough), high=data["high"].where(enough))
 
 

@@ -249,8 +249,7 @@ def _complete_config(run: Run, target: int, foreign: bool) -> DictConfig:
         LedgerError: the config names something else than an encoding and a dataset.
     """
     settings = read_checkpoint_settings(run, target)
-    if foreign:
-        add_import_paths(settings)
+    add_import_paths(settings)
     for group, base in (("pe", PositionalEncoding), ("data", Dataset)):
         for leaf in _with_target(settings[group]):
             if _is_declared(group, leaf):

@@ -19,6 +19,7 @@ from pe_lab.results.summary_table import floor_heading
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import COMPARISON_COLUMNS, MIN_SEEDS, Endpoint, Verdict, compare, interval, share_interval
 from pe_lab.statistics.comparisons import exchange_pairs
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
 MAX_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
@@ -66,7 +67,7 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
     table = []
     for key, runs in complete.groupby([*keys, "pe"], sort=False, dropna=False):
         line = dict(zip([*keys, "pe"], key, strict=True)) | {"runs": len(runs)}
-        mean, ends = runs["y"].mean(), interval(runs["y"]) if len(runs) > 1 else (np.nan, np.nan)
+        mean, ends = runs["y"].mean(), interval(runs["y"]) if len(runs) >= MIN_SHOWN_SEEDS else (np.nan, np.nan)
         if endpoint.kind == "steps":
             solved = int(runs["solved"].sum())
             low, high = share_interval(np.array([solved]), np.array([len(runs)]))

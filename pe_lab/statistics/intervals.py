@@ -6,6 +6,8 @@ from scipy import special
 
 from pe_lab.statistics.verdicts import LEVEL
 
+MIN_SHOWN_SEEDS = 3  # of an interval that is shown: with two seeds, half of it is 6.4 times their distance
+
 
 def interval(values: pd.Series) -> tuple[float, float]:
     """Return the t interval of the mean; NaN for fewer than two values, and where one is not finite."""

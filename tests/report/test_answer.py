@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 
 from helpers.frames import results_of
-from pe_lab.report import cautions, overview_figures
+from helpers.reports import unfolded
+from pe_lab.report import cautions, comparing, overview_figures
 from pe_lab.report.answer import MAX_NOTES, answer, sentences, title
 from pe_lab.report.best_candidates import SettingCounts, overall, undecided_by_setting
 from pe_lab.report.cautions import above_validation, apart, margin_of_loss, not_learned_position, runs_apart
 from pe_lab.report.overview_figures import MAX_DRAWN, forest, from_the_best
-from pe_lab.report.parts import CaptionedFigure, Collapsible
+from pe_lab.report.parts import CaptionedFigure, Collapsible, ReportTable
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sections import sections
 from pe_lab.results.study_declaration import StudyDeclaration
@@ -582,3 +583,21 @@ def test_a_control_recommends_no_encoding() -> None:
     for level, recommends in ((0.0, False), (2.0, True)):
         titles = {section.title for section in sections(asked(rows.assign(floor_position_blind_loss=level)))}
         assert ("Which encoding for which need" in titles) == recommends
+
+
+def test_of_two_seeds_no_sentence_table_or_caption_has_an_interval() -> None:
+    rows = cells({"rope": 1.0, "alibi": 0.5, "none": 1.6}, (4,), seeds=2, noise=1e-4)
+    for subject in (asked(rows), declaring(rows)):
+        assert set(subject.compared.asked()["verdict"]) <= {"better", "worse"}
+        said, _ = sentences(subject)
+        assert "(mean of 2 seeds)" in said
+        assert "interval" not in said
+        shown = [answer(subject), comparing.grid_section(subject), comparing.differences_section(subject)]
+        for part in unfolded([part for section in shown for part in section.parts]):
+            if isinstance(part, ReportTable):
+                assert "low" not in part.data
+                assert "interval" not in part.caption
+            if isinstance(part, CaptionedFigure):
+                assert "with 95 %" not in part.caption
+    one = asked(rows[rows["pe"] == "rope"])
+    assert "interval" not in sentences(one)[0]

@@ -1,5 +1,6 @@
 """A report shows the attention of trained models, and an evaluation writes it to files; neither needs W&B."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ from helpers.configs import in_ledger
 from pe_lab.experiment import sweep, sweep_report
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import WEIGHTS_FILE
-from pe_lab.report.attention import _chosen, attention_section, heads
+from pe_lab.report.answer import answer
+from pe_lab.report.attention import _chosen, attention_section, configured_name, heads
 from pe_lab.report.parts import CaptionedFigure
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results import frame
@@ -117,3 +119,16 @@ def test_an_evaluation_prints_little_and_writes_all(ledger: Path, study: bool, c
     (folder / "mine.svg").write_text("<svg/>")
     sweep.run_cells(in_ledger(ledger, *words, ASKED[0]), train=False)
     assert {path.name for path in folder.glob("*.svg")} == {"lengths.svg", "mine.svg"}  # none of the first evaluation
+
+
+def test_encodings_whose_configuration_is_elsewhere_are_named(ledger: Path) -> None:
+    results = frame.load(ledger, "mine")
+    renamed = results.cells.assign(pe=results.cells["pe"].replace({"alibi": "mine[rope]"}))
+    subject = replace(asked(replace(results, cells=renamed)), baseline="rope")
+    drawn, said = attention_section(subject).parts
+    assert isinstance(drawn, CaptionedFigure)
+    assert "`mine[rope]`" in str(said)
+    assert "--config-dir" in str(said)
+    (encodings,) = (part for part in answer(subject).parts if getattr(part, "title", "").startswith("What the enc"))
+    assert "`mine[rope]`" in encodings.parts[-1]
+    assert configured_name("sum[rope+alibi] base=2") == "sum"

@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from pe_lab.results.number_text import range_in_words
-from pe_lab.results.panels import MIN_SEEDS
 from pe_lab.results.styles import style
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 from pe_lab.system.drawing import INK
 
 MAX_DOTS = 12  # seeds of a mean that are drawn as dots
@@ -63,7 +63,7 @@ def seed_handles(data: pd.DataFrame, seeds: pd.DataFrame, band: bool = False, ba
     handles: list[Artist] = []
     if len(seeds):
         label = f"one of {range_in_words(data['seeds'], 'g', ' to ')} seeds"
-        label += " (too few for an interval)" * bool(data["seeds"].max() < MIN_SEEDS)
+        label += " (too few for an interval)" * bool(data["seeds"].max() < MIN_SHOWN_SEEDS)
         handles.append(Line2D([], [], marker="o", color=DOT_COLOUR, label=label, **DOT))
     if data["low"].notna().any():
         handles += [Patch(color=(DOT_COLOUR, 0.25), label=INTERVAL)] * band
