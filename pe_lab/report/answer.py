@@ -320,9 +320,10 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
             subject
         ), f"It was trained with {count_of_seeds(seeds)}, {rates_in_words(subject.results)}."
     if (decided := subject.decided) is not None:
-        each = sequential(subject.compared, decided)
-        first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
-        return first, _against(subject, decided)
+        each, how = sequential(subject.compared, decided), _against(subject, decided)
+        if not all(candidates.complete for candidates in each):
+            return _compared_with_baseline(subject, decided, each), how
+        return each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own"), how
     if (lines := subject.compared.asked()).empty:
         alone = "No setting in which an encoding has learned the task has results of two encodings."
         return alone, training_sentence(subject.results)
@@ -332,12 +333,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     if is_control(cells) and whole is not None:
         return _control(subject, whole), how
     if subject.declares:
-        doubts = [subject.doubts(candidates) for candidates in each]
-        if 1 < len(each) <= FEW_SETTINGS:
-            told = [_counts(lines, subject.metric, named=False), subject.unlearned]
-            return " ".join(filter(None, told)) + _setting_items(lines, each, doubts), how
-        told = [_significant_differences(lines, subject.metric), subject.unlearned, *doubts, best_means(each)]
-        return " ".join(filter(None, told)), how
+        return _compared_with_baseline(subject, lines, each), how
     if whole is not None and not tasks:
         learned = task_and_settings(filter_learned_cells(cells)).lstrip(", ") if partly_learned(cells) else ""
         return replace(whole, where=capitalise(learned) if learned else whole.where).words(), how
@@ -345,6 +341,21 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         return verdict_over_settings(each) * (not tasks) + one_by_one(each, subject.doubts), how
     why = f" {LEARNED}" if partly_learned(cells) else ", which cannot be averaged"
     return f"{in_each_setting(each, why)} {best_means(each)}".rstrip(), how
+
+
+def _compared_with_baseline(subject: ReportSubject, lines: pd.DataFrame, each: Sequence[BestCandidates]) -> str:
+    """Say how encodings compare with a baseline, where not every two are compared, and which means are the best.
+
+    Args:
+        lines: the comparisons with the baseline.
+        each: the candidates of each setting, with the setting in words.
+    """
+    doubts = [subject.doubts(candidates) for candidates in each]
+    if 1 < len(each) <= FEW_SETTINGS:
+        told = [_counts(lines, subject.metric, named=False), subject.unlearned]
+        return " ".join(filter(None, told)) + _setting_items(lines, each, doubts)
+    told = [_significant_differences(lines, subject.metric), subject.unlearned, *doubts, best_means(each)]
+    return " ".join(filter(None, told))
 
 
 def _where_not_learned(cells: pd.DataFrame) -> str:

@@ -35,6 +35,7 @@ SENTENCES = {  # by what is decided: see `BestCandidates.case`
     "equal": "The {count} encodings have the same {what}, to the bit in every seed: {value}.",
     "untested": f"Nothing can be decided without two shared seeds. {MEAN}",
     "contradictory": f"No best encoding can be named: comparisons over unequal seeds contradict each other. {MEAN}",
+    "incomplete": f"{MEAN} {{compared}}",
     "better": "`{first}` has the {comparative} {what}, {value}: significantly better than `{second}` by {gap}.",
     "best": "`{first}` has the {superlative} {what}, {value}: significantly better than every other encoding. "
     "The next is `{second}`, worse by {gap}.",
@@ -125,6 +126,12 @@ class BestCandidates:
         return self._by_pair.get((pe, other), unknown)
 
     @property
+    def complete(self) -> bool:
+        """Whether every two encodings were compared, so that one that none beats can be the best."""
+        pairs = combinations(self.means, 2)
+        return all(pair in self._by_pair and self._by_pair[pair]["verdict"] != Verdict.NOT_ASKED for pair in pairs)
+
+    @property
     def case(self) -> str:
         """What the verdicts decide: a key of SENTENCES."""
         names, verdicts = list(self.means), self.verdicts(list(self.means))
@@ -132,6 +139,8 @@ class BestCandidates:
             return "equal" if Verdict.EQUAL in verdicts else "unsolved"
         if verdicts <= UNDECIDABLE | {Verdict.BOTH_UNSOLVED}:
             return "untested"
+        if not self.complete:
+            return "incomplete"
         if not self.open:
             return "contradictory"
         if self.open == names[:1] and all(
@@ -205,6 +214,7 @@ class BestCandidates:
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
         values["alone"] = "" if self.alike else " No other is shown to be equivalent to it."
         values["beyond"] = " by as much as the margin" * bool(self.near)
+        values["compared"] = _verdicts_by_name([self])
         values["top"] = f"`{self.open[0]}`" if self.open else ""
         near = [
             f"`{pe}` is worse than `{other}`, but by less than the margin: {self.gap(pe, other)}"
@@ -230,6 +240,24 @@ class BestCandidates:
         ]
         text += f" Equivalent to it: {names_in_words(self.alike, None)}." * bool(self.alike)
         return f"{text} Worse: {'; '.join(gaps) or names_in_words(self.behind, None)}." if self.behind else text
+
+
+def _verdicts_by_name(per_setting: Sequence[BestCandidates]) -> str:
+    """Return the verdicts of the comparisons that were asked for, where not every two encodings are compared.
+
+    Of one setting, encodings are named; of several, comparisons are counted.
+    """
+    lines = pd.concat([candidates.lines for candidates in per_setting])
+    lines = lines[lines["verdict"] != Verdict.NOT_ASKED]
+    whom = f" with `{lines['baseline'].iloc[0]}`" if lines["baseline"].nunique() == 1 else ""
+    if len(per_setting) > 1:
+        counts = join_words([f"{count} {verdict}" for verdict, count in verdict_counts(lines).items()])
+        return f"Of {len(lines)} comparisons{whom}: {counts}."
+    told = [
+        f"{verdict}: {names_in_words([str(name) for name in here['pe']], None)}"
+        for verdict, here in lines.groupby("verdict", sort=False)
+    ]
+    return f"Compared{whom}: {'; '.join(told)}."
 
 
 def overall(compared: Families) -> BestCandidates | None:
@@ -334,6 +362,8 @@ def in_each_setting(
         return in_each_setting(solved, f"{which}, of {len(per_setting)}{why}", which)
     if len(per_setting) == 1:
         return replace(per_setting[0], where=where or f"In the only setting with two encodings or more{only}").words()
+    if not all(candidates.complete for candidates in per_setting):
+        return f"{_verdicts_by_name(per_setting)} {best_means(per_setting)}".rstrip()
     return SettingCounts.of(per_setting).words(why)
 
 

@@ -133,9 +133,7 @@ def _forest_figure(subject: ReportSubject, lines: pd.DataFrame, source: str) -> 
     baselines = list(dict.fromkeys(lines["baseline"]))
     whose = baselines[0] if len(baselines) == 1 else "the encoding with the best mean in each panel"
     caption = f"Differences from {whose}, paired over {count_of_seeds(lines['seeds'])}{_with_intervals(subject, plot)}"
-    caption += _band(lines, subject.metric)
-    if lines["p_corrected"].notna().any():
-        caption += ". Verdicts are corrected for the number of comparisons, intervals are not"
+    caption += _band(lines, subject.metric) + _what_is_corrected(subject, lines)
     return CaptionedFigure(plot, caption, f"plots.forest({source}, {subject.metric!r}, results.cells)")
 
 
@@ -154,6 +152,14 @@ def _band(lines: pd.DataFrame, metric: str) -> str:
     return f"; the grey band is the margin of {ends} {unit_in_words(metric)}".rstrip()
 
 
+def _what_is_corrected(subject: ReportSubject, lines: pd.DataFrame) -> str:
+    """Say for what verdicts are corrected, and that intervals are not; empty where no comparison has a p value."""
+    if lines["p_corrected"].isna().all():
+        return ""
+    looks = " and for the looks" * (subject.decided is not None)
+    return f". Verdicts are corrected for the number of comparisons{looks}, intervals are not"
+
+
 def _training_figure(subject: ReportSubject) -> CaptionedFigure:
     """Return the figure of the metric over the lengths of training."""
     cells = subject.results.cells
@@ -170,10 +176,11 @@ def _differences(subject: ReportSubject) -> CaptionedFigure | None:
     if rows["difference"].isna().all():  # or there are none
         return None
     plot = forest(subject.compared, subject.decided)
-    how = _with_intervals(subject, plot) if subject.decided is None else ", with intervals that hold under the looking"
-    caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}{_band(rows, metric)}"
+    caption = f"Differences from {rows['baseline'].iloc[0]}{where}{_with_intervals(subject, plot)}"
+    caption += _band(rows, metric)
     if len(rows) > MAX_DRAWN:
         caption += f"; the best {MAX_DRAWN} of {len(rows)} by mean"
+    caption += _what_is_corrected(subject, rows)
     more = "" if subject.decided is None else ", sequential_verdicts.decisions(results)"
     code = f"overview_figures.forest(compared{more})"
     return CaptionedFigure(plot, caption, code)

@@ -1,4 +1,7 @@
-"""The verdicts of a sequential study, which hold although seeds were added until they were reached."""
+"""The verdicts of a sequential study, which hold although seeds were added until they were reached.
+
+They are corrected for the looks; the intervals of its differences are not.
+"""
 
 from dataclasses import replace
 
@@ -9,6 +12,7 @@ from pe_lab.report.best_candidates import BestCandidates
 from pe_lab.results.columns import in_words, merge_tables, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import filter_learned_comparisons
+from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
 from pe_lab.statistics.comparisons import comparisons_with, exchange_pairs
 from pe_lab.system.exact_csv import read_csv
@@ -102,9 +106,11 @@ def sequential(compared: Families, decided: pd.DataFrame) -> list[BestCandidates
     """
     rows, metric = compared.tables[GRID_TABLE]
     names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID_TABLE)
-    per_setting = []
+    at = "on" if "data" in names and decided["data"].nunique() > 1 else "at"
+    per_setting, words = [], pd.Series(settings_in_words(decided, names), decided.index)
     for _, lines in decided.groupby(names, sort=False, dropna=False):
         means = merge_tables(ranked, lines[names].head(1), names)
         if len(means) > 1:
-            per_setting.append(BestCandidates.of(means, lines, metric, f"test {in_words(metric)}"))
+            candidates = BestCandidates.of(means, lines, metric, f"test {in_words(metric)}")
+            per_setting.append(replace(candidates, setting=f"{at} {words[lines.index[0]]}"))
     return per_setting

@@ -1,6 +1,7 @@
 """The sentence about the best encoding says no more than the verdicts."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -207,9 +208,15 @@ def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
     assert SettingCounts.of(undecided_by_setting(families(rows))) == SettingCounts(2, {}, ["a", "c", "b"], [])
 
 
+def undecided(names: Sequence[str]) -> pd.DataFrame:
+    """Return comparisons of every two encodings, all undecided."""
+    lines = pd.DataFrame(list(combinations(names, 2)), columns=["pe", "baseline"])
+    return lines.assign(verdict="undecided", difference=0.0, low=0.0, high=0.0)
+
+
 def left_open(*names: str) -> BestCandidates:
     """Return what is open in a setting where these encodings can be the best."""
-    lines = pd.DataFrame(columns=["pe", "baseline", "verdict"])
+    lines = undecided(names)
     return BestCandidates("loss", "test loss", "", dict.fromkeys(names, 1.0), lines, list(names), [], [])
 
 
@@ -273,10 +280,10 @@ def test_encodings_that_are_behind_in_all_settings_are_named() -> None:
 
 def test_few_settings_are_told_one_by_one_with_what_is_decided() -> None:
     def at(setting: str, opened: str, behind: str) -> BestCandidates:
-        lines = pd.DataFrame({"pe": ["a", "b"], "baseline": ["b", "c"], "verdict": "undecided"})
-        lines[["difference", "low", "high"]] = 0.0
         means = dict.fromkeys(opened + behind, 1.0)
-        return replace(left_open(*opened), means=means, lines=lines, behind=list(behind), setting=setting)
+        return replace(
+            left_open(*opened), means=means, lines=undecided(opened + behind), behind=list(behind), setting=setting
+        )
 
     some = [at("at depth 1", "ab", "c"), at("at depth 4", "abc", "")]
     said = one_by_one(some, lambda candidates: "Mind." * (candidates.setting == "at depth 4")).split("\n")
@@ -284,7 +291,7 @@ def test_few_settings_are_told_one_by_one_with_what_is_decided() -> None:
     assert ["Mind." in line for line in said] == [False, False, True]
     assert "`c`" in said[1]
     lost = pd.DataFrame({"pe": ["b", "c", "d"], "baseline": "a", "verdict": "worse", "difference": 0.5})
-    lost = lost.assign(low=0.4, high=0.6)
+    lost = pd.concat([lost.assign(low=0.4, high=0.6), undecided("bcd")])
     three = replace(at("at x", "a", "bcd"), lines=lost)
     assert three.decided == [("b", "a")]  # the next alone
     assert replace(three, open=["a", "e"]).decided == []  # three are too many

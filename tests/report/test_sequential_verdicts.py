@@ -64,8 +64,10 @@ def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     assert set(fixed.compare()["verdict"]) == {"equal"}
     first, second = answer.sentences(question)
     (found,) = sequential_verdicts.sequential(question.compared, question.decided)
-    assert (found.case, found.open, found.behind) == ("open", ["alibi", "rope"], ["none"])
-    assert first == found.words()
+    assert (found.case, found.open, found.behind) == ("incomplete", ["alibi", "rope"], ["none"])
+    assert first == (
+        "Compared with `rope`, `none` is worse, by 0.5 nats (95 % interval 0.5 to 0.6); the others: 1 undecided."
+    )
     assert second == (
         "Verdicts on 2 comparisons with `rope`: 1 worse and 1 undecided. The default margin is 0.02 nats. Differences "
         "are paired over 6 seeds. Seeds were added in up to 2 looks, while a comparison was undecided. Encodings were "
@@ -90,8 +92,22 @@ def test_several_settings_are_answered_one_by_one(tmp_path) -> None:
     first, second = answer.sentences(question)
     counts = SettingCounts.of(sequential_verdicts.sequential(question.compared, question.decided))
     assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"], ["rope", "none"])
-    assert first == counts.words(", each decided on its own")
+    assert first.startswith("Of 4 comparisons with `rope`: 2 better and 2 worse.\n- **At depth 1**: `alibi` has the")
     assert second.startswith("Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse.")
+
+
+def test_none_is_called_possibly_the_best_where_not_every_two_are_compared(tmp_path) -> None:
+    """`alibi` and `none` are compared with `rope` alone."""
+    depths = (1, 2, 4, 8, 16)
+    question = asked(tmp_path, cells(depths), lines(depths, verdicts=("undecided", "undecided")))
+    assert not any(each.complete for each in sequential_verdicts.sequential(question.compared, question.decided))
+    first, _ = answer.sentences(question)
+    assert "can be the best" not in first
+    assert "may be the best" not in first
+    assert first.startswith("All 10 comparisons with `rope`: undecided. The lowest mean test loss")
+    pairs = (("alibi", "rope"), ("none", "rope"), ("none", "alibi"))
+    question = asked(tmp_path, cells(depths), lines(depths, ("undecided",) * 3, pairs))
+    assert "In all of them, the best may be any of" in answer.sentences(question)[0]
 
 
 def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
@@ -118,7 +134,10 @@ def test_all_verdicts_of_the_page_are_sequential(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,)))
     parts = answer.answer(question).parts
     (figure,) = (part for part in parts if isinstance(part, CaptionedFigure))
-    assert "intervals that hold under the looking" in figure.caption
+    assert figure.caption.endswith(
+        "with 95 % t intervals; the grey band is the margin of 0.05 nats. Verdicts are corrected for the number of "
+        "comparisons and for the looks, intervals are not"
+    )
     assert figure.plot.data["verdict"].tolist() == ["undecided", "worse"]
     again = eval(
         figure.code,
