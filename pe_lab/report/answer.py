@@ -72,8 +72,10 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import (
+    compared_settings_note,
     filter_learned_cells,
     level_in_words,
+    none_learned,
     not_learned_note,
     partly_learned,
 )
@@ -110,8 +112,10 @@ def answer(subject: ReportSubject) -> Section:
     longer, (said, how) = at_longer_lengths(subject), sentences(subject)
     opening = _first_measurement(subject, longer)
     warning = not_learned_note(cells, advice=not opening)
-    doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
-    parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
+    doubt = "What is found may differ in models that have."
+    if compares_losses(subject):
+        doubt = compared_settings_note(cells) if none_learned(cells) and cells["pe"].nunique() > 1 else ""
+    parts: list[Part] = [f"**Note.** {text}" for text in [" ".join(filter(None, (warning, doubt)))] if text]
     references = [*runs_apart(subject), *not_learned_position(subject), *behind_references(subject)]
     partly = _where_not_learned(cells) or partly_learned(cells)
     notes = [  # the gravest first

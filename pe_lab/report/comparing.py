@@ -19,7 +19,7 @@ from pe_lab.report.parts import (
 from pe_lab.report.report_subject import ReportSubject, made_with, varied_columns
 from pe_lab.results import plots
 from pe_lab.results.columns import cut_interval, floors, in_words, length_column, lower_is_better, setting_columns
-from pe_lab.results.learned import filter_learned_cells, partly_learned
+from pe_lab.results.learned import compared_settings_note, filter_learned_cells, partly_learned
 from pe_lab.results.pooling import pool
 from pe_lab.results.study_comparisons import POOLED
 from pe_lab.results.summary_table import summarise
@@ -196,16 +196,22 @@ def methods_section(subject: ReportSubject, verdicts: bool = True) -> Section:
         return Section(
             "Methods", [units, "Intervals are 95 % t intervals of means over seeds, each on its own.", *made]
         )
-    family = f"the comparisons {subject.compared.pairs_in_words}"
+    family, left_out = (
+        f"the comparisons {subject.compared.pairs_in_words}",
+        compared_settings_note(subject.results.cells),
+    )
     if subject.compared.declared:
-        family += ", which the study declared; other differences have intervals and no verdict"
+        chosen = subject.results.declared.baseline != subject.baseline
+        by = "chosen for this report" if chosen else "which the study declared"
+        family += f", {by}; other differences have intervals and no verdict"
+    if subject.decided is not None:
+        left_out = f"P values are also corrected for the looks. {left_out}"
     text = [
         units,
         "Intervals are 95 % t intervals, of means or of paired differences, each on its own. Verdicts come from p "
         "values after the correction, so an interval without 0 can belong to a difference that is undecided.",
         f"All verdicts are corrected together, as one family: {family}. The chance that any verdict of better or "
-        "worse is wrong is meant to be at most 5 %, and so is that of equivalent. Settings in which no encoding has "
-        "learned the task are left out.",
+        f"worse is wrong is meant to be at most 5 %, and so is that of equivalent. {left_out}".rstrip(),
         f"The margin is the smallest difference that matters: {subject.margin_in_words}. Verdicts:\n"
         "- `better`, `worse`: the difference is significant, and its mean is at least the margin\n"
         "- `slightly better`, `slightly worse`: it is significant, and its mean is below the margin\n"

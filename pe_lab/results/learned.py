@@ -102,6 +102,26 @@ def partly_learned(rows: pd.DataFrame) -> str:
     return f"{where} no encoding has learned the task: no mean test loss is below the best without position."
 
 
+def none_learned(rows: pd.DataFrame) -> bool:
+    """Return whether no encoding has learned the task in any setting of which this is known, by mean test losses.
+
+    All settings are then compared, see `filter_learned_cells`.
+    """
+    if rows.empty:  # without the columns of metrics
+        return False
+    used = position_use_in_setting(rows, setting_columns(rows)).dropna()
+    return len(used) > 0 and bool((used == 0).all())
+
+
+def compared_settings_note(rows: pd.DataFrame) -> str:
+    """Say which settings are compared, where there are some in which no encoding has learned the task; else nothing."""
+    if none_learned(rows):
+        several = len(rows[setting_columns(rows)].drop_duplicates()) > 1
+        left_out = "No encoding has learned the task in any setting, so none is left out. " * several
+        return f"{left_out}These verdicts are on models that have not learned the task."
+    return "Settings in which no encoding has learned the task are left out." if partly_learned(rows) else ""
+
+
 def level_in_words(rows: pd.DataFrame) -> str:
     """Return the best loss without position, in nats, or its range; and whether it knows what is held out."""
     level = _first_floor_loss(rows, BLIND_FLOORS).dropna()

@@ -94,11 +94,26 @@ def test_settings_without_a_learned_one_are_counted() -> None:
     assert learned.partly_learned(mixed).startswith("In 2 of 3 settings no encoding has learned")
     assert learned.partly_learned(mixed[mixed["depth"] == 1]) == ""
     assert learned.partly_learned(mixed[mixed["depth"] > 1]) == ""  # of all, `not_learned_note` speaks
+    assert learned.compared_settings_note(mixed).endswith("are left out.")
+    assert learned.compared_settings_note(mixed[mixed["depth"] == 1]) == ""
     one = mixed["pe"].eq("rope") & mixed["depth"].gt(1)
     assert learned.partly_learned(mixed.assign(test_loss=mixed["test_loss"].where(~one, 0.1))) == ""
     assert learned.partly_learned(mixed.iloc[:0][["pe", "data", "depth", "seed"]]) == ""  # every cell failed
     bare = mixed.drop(columns=[name for name in mixed if name.startswith("floor_")])
     assert learned.partly_learned(bare) == ""
+
+
+def test_where_no_setting_was_learned_none_is_said_to_be_left_out() -> None:
+    table = pd.concat([rows(copy=0.4), rows(copy=0.45).assign(depth=4)])
+    assert len(learned.filter_learned_cells(table)) == len(table)
+    assert "so none is left out" in learned.compared_settings_note(table)
+    table = table.reset_index(drop=True)
+    table.loc[0, "test_loss"] = 0.1  # one cell, not the mean of its encoding, as long as that is above
+    others = table["pe"].eq(table.loc[0, "pe"]) & (table.index > 0)
+    table.loc[others, "test_loss"] = 0.9
+    assert learned.not_learned_note(table) == ""
+    assert "so none is left out" in learned.compared_settings_note(table)
+    assert "none is left out" not in learned.compared_settings_note(rows(copy=0.4))  # the only setting
 
 
 def test_the_level_is_the_one_that_cells_are_held_against() -> None:

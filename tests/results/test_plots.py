@@ -287,6 +287,16 @@ def test_learning_curves_are_means_over_seeds() -> None:
     assert sum(isinstance(one, PolyCollection) for one in axes.collections) == 2  # the intervals
 
 
+def test_learning_curves_are_of_the_longest_training_of_each_seed() -> None:
+    """A shorter training of a seed may be another run, at another learning rate."""
+    longest = curves(["a", "b"])
+    shorter = longest[longest["epoch"] == longest["epoch"].min()].assign(epochs=1)
+    made = plots.learning_curves(pd.concat([longest.assign(epochs=16), shorter.assign(value=shorter["value"] + 1)]))
+    alone = plots.learning_curves(longest.assign(epochs=16))
+    pd.testing.assert_frame_equal(made.data, alone.data)
+    assert (made.data["seeds"] == longest["seed"].nunique()).all()
+
+
 def test_learning_curves_of_steps_have_steps_and_the_floors_of_the_cells() -> None:
     columns = ["pe", "depth", "epochs", "steps", "seed", "epoch", "metric", "value"]
     counted = curves(["a", "b"]).assign(steps=800)[columns]

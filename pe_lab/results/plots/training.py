@@ -201,6 +201,9 @@ def _draw_paired(
 def learning_curves(curves: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | None = None) -> Plot:
     """Draw validation over training, a panel per setting: means over seeds.
 
+    Of an encoding that was trained for several lengths in a setting, the longest is drawn: shorter ones may be other
+    runs of the same seeds, at another learning rate.
+
     The x axis has steps where trainings are counted in steps, and epochs otherwise. Losses have the scale of
     `loss_scale`; panels of one task have the same. Where it is logarithmic, small marks are the seeds: bands that reach
     0 would cover all others. Elsewhere bands are t intervals, if there are few lines. Of many encodings, those with the
@@ -212,6 +215,7 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", rows: pd.DataFra
     curves = curves[curves["metric"] == metric]
     names = [name for name in curves.columns[: list(curves.columns).index("epoch")] if name not in ("pe", "seed")]
     names.remove("epochs")
+    curves = _longest_trainings(curves, names)
     along = "epoch"
     if length_column(curves) == "steps":
         along = "step"
@@ -251,3 +255,13 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", rows: pd.DataFra
         figure, panels, [*highlight, *(FLOOR_NAMES[floor] for floor in levels)], seed_handles(data, seeds, band=bands)
     )
     return Plot(figure, data, seeds, bands)
+
+
+def _longest_trainings(curves: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Return the curves of the longest training of each encoding and setting.
+
+    Args:
+        names: the columns that make a setting, without the length of training.
+    """
+    longest = curves.groupby([*names, "pe"], dropna=False)["epochs"].transform("max")
+    return curves[curves["epochs"] == longest]
