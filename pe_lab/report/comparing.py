@@ -109,7 +109,11 @@ def differences_section(subject: ReportSubject) -> Section:
         pooled = without_few_seeds(families.compare(POOLED)[COMPARISON])
         code = f"compared.compare({POOLED!r})"
         note = pool(cells, subject.metric).note
-        parts += [note, ReportTable(pooled, f"Pooled differences from {subject.baseline}", code)]
+        caption = f"Pooled differences from {subject.baseline}"
+        if (pooled["verdict"] == Verdict.NOT_ASKED).all():
+            pooled = pooled.drop(columns=["p_corrected", "p_equivalent_corrected", "verdict"])
+            caption += ". They have no verdicts: the study decides within settings"
+        parts += [note, ReportTable(pooled, caption, code)]
     elif several and not partly_learned(cells) and subject.results.declared.tune is None:
         parts.append(pool(cells, subject.metric).note)
     return Section("Differences", [*parts, *_all_pairs(families, cells), *details])

@@ -223,7 +223,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
         lines.append(f"The baseline {baseline} is not among the cells.")
     lines += surroundings(cells)
     if LR in cells and LR not in setting_columns(cells):
-        lines.append("Encodings have learning rates of their own (column `optimizer.lr`).")
+        lines.append("Encodings have learning rates of their own.")
     return lines
 
 
@@ -231,10 +231,12 @@ def missing(results: Results) -> list[str]:
     """Return a line on failed cells, and one on refused entries, if there are any."""
     lines = []
     _ = results.curves, results.records  # reading them adds their damaged entries to results.refused
-    if len(results.failed):
-        lines.append(f"{len(results.failed)} cells failed; they are listed below and in no mean.")
-    if results.refused:
-        lines.append(f"{len(results.refused)} entries were refused; they are listed below and in no mean.")
+    for count, one, several, verb in (
+        (len(results.failed), "cell", "cells", "failed"),
+        (len(results.refused), "entry was", "entries were", "refused"),
+    ):
+        words = f"{one} {verb}; it is" if count == 1 else f"{several} {verb}; they are"
+        lines += [f"{count} {words} listed below and in no mean."] * bool(count)
     return lines
 
 

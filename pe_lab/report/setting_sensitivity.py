@@ -41,7 +41,12 @@ def sensitivity_section(subject: ReportSubject) -> Section:
             )
         )
         code = f"sensitivity.sensitivity({pair}).levels()"
-        parts.append(ReportTable(differences.levels(), "By the values of each setting", code))
+        levels = differences.levels()
+        rare = {"equal": "equal: to the bit in all seeds", "unknown": "unknown: no seed is shared"}
+        told = {name: words for name, words in rare.items() if levels[name].any()}
+        caption = "; ".join(["By the values of each setting, the number of settings", *told.values()])
+        levels = levels.drop(columns=[name for name in rare if name not in told])
+        parts.append(ReportTable(levels, caption, code))
     return Section(title, [*parts, *_shares(differences.sample, differences.names)])
 
 

@@ -50,8 +50,9 @@ class Sensitivity:
         """Return the number of specifications.
 
         Returns:
-            settings (all); better, worse, equal, unknown: signs of means, which noise alone can turn; certainly better,
-            certainly worse: verdicts, slightly better or worse ones among them; equivalent: verdicts of equivalent.
+            settings (all); better, worse, equal, unknown: signs of means, which noise alone can turn; significantly
+            better, significantly worse: verdicts, slightly better or worse ones among them; equivalent: verdicts of
+            equivalent.
         """
         return _count_signs(self.lines)
 
@@ -73,8 +74,8 @@ class Sensitivity:
         total = counts["settings"] - counts["unknown"]
         text = (
             f"The mean of {pe} is better than that of {baseline} in {counts['better']} of {total} settings "
-            f"(significantly in {counts['certainly better']}) and worse in {counts['worse']} (significantly in "
-            f"{counts['certainly worse']})"
+            f"(significantly in {counts['significantly better']}) and worse in {counts['worse']} (significantly in "
+            f"{counts['significantly worse']})"
         )
         text += f"; equal in {counts['equal']}" * bool(counts["equal"])
         text += f"; equivalent in {counts['equivalent']}" * bool(counts["equivalent"])
@@ -83,8 +84,8 @@ class Sensitivity:
 
     def _sign(self, counts: pd.Series) -> str:
         """Say whether the direction is the same everywhere, and on which setting it depends."""
-        pe, certain = f"`{self.pe}`", counts["certainly better"] + counts["certainly worse"]
-        if counts["certainly better"] and counts["certainly worse"]:
+        pe, certain = f"`{self.pe}`", counts["significantly better"] + counts["significantly worse"]
+        if counts["significantly better"] and counts["significantly worse"]:
             text = "Which one is better depends on the setting: both directions are significant somewhere"
             follows = [name for name in self.names if self._follows(name)]
             if len(follows) == 1:
@@ -266,7 +267,7 @@ def _count_signs(lines: pd.DataFrame) -> pd.Series:
     sure = lines["verdict"].map(lambda word: Verdict(word).direction)
     counts = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in ("better", "worse", "equal")}
     counts["unknown"] = (lines["sign"] == "").sum()
-    counts |= {f"certainly {sign}": (sure == sign).sum() for sign in ("better", "worse")}
+    counts |= {f"significantly {sign}": (sure == sign).sum() for sign in ("better", "worse")}
     counts["equivalent"] = (lines["verdict"] == Verdict.EQUIVALENT).sum()
     return pd.Series(counts, dtype=int)
 

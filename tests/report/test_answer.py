@@ -261,7 +261,7 @@ def test_no_cell_says_nothing() -> None:
 def test_failed_cells_are_on_the_first_screen() -> None:
     failed = pd.DataFrame({"pe": ["rope"], "reason": ["x"]})
     parts = answer(asked(cells(), failed=failed)).parts
-    assert "**Note.** 1 cells failed; they are listed below and in no mean." in parts
+    assert "**Note.** 1 cell failed; it is listed below and in no mean." in parts
 
 
 def test_the_figure_is_that_of_the_answer() -> None:

@@ -196,8 +196,8 @@ def test_cautions_name_the_problems_of_the_cells(cells):
     worse = worse[~((worse["pe"] == "none") & (worse["depth"] == 4))]
     failed = results_of(worse, failed=pd.DataFrame({"reason": ["x"]}), refused=["entry"])
     text = " ".join(cautions(failed, "rope"))
-    assert "1 cells failed" in text
-    assert "1 entries were refused" in text
+    assert "1 cell failed" in text
+    assert "1 entry was refused" in text
     assert "One seed only: alibi" in text
     assert "Seeds are not the same everywhere: 4 of 14" in text
     assert "2 of 16 combinations of setting and encoding were not trained" in text

@@ -65,7 +65,8 @@ def test_shares_and_values_are_tables() -> None:
     levels, shares = (part.data for part in sensitivity_section(asked()).parts if isinstance(part, ReportTable))
     assert shares["share"].sum() == pytest.approx(1)
     assert shares.set_index("effect")["share"].idxmax() == "depth"
-    assert levels.set_index("name").loc["depth", "certainly better"].tolist() == [0, 2]
+    assert levels.set_index("name").loc["depth", "significantly better"].tolist() == [0, 2]
+    assert not {"equal", "unknown"} & set(levels)  # no setting is either
 
 
 def test_one_varied_setting_has_no_section() -> None:

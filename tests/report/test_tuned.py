@@ -369,7 +369,7 @@ def test_the_tries_of_encodings_with_a_starting_scale_are_said(tmp_path: Path) -
     pd.DataFrame({"pe": ["t5"], "reason": ["it fails"]}).to_csv(folder / "failed.csv", index=False)
     _, found = parts(folder)
     assert "0.003 (scale 0.14)" in str(found["Methods"][0])
-    assert any("1 cells failed" in str(part) for part in next(iter(found.values())))
+    assert any("1 cell failed" in str(part) for part in next(iter(found.values())))
 
 
 def test_few_seeds_are_said_and_a_diverged_one_is_left_out(tmp_path: Path) -> None:

@@ -440,6 +440,7 @@ def test_shades_are_shares_of_the_gap_where_floors_are_known() -> None:
     (image,) = axes.images
     shades = image.get_array()
     assert shades[:2, 0].tolist() == [0.75, 0]  # what is worse than the level is as dark as the level
+    assert "yellow: best" in axes.figure.get_suptitle()
     assert shades.mask[2:].all()
     assert (image.norm.vmin, image.norm.vmax) == (0, 1)
     known = rows.assign(floor_position_blind_split_known_loss=0.5)

@@ -35,7 +35,7 @@ def test_slightly_better_counts_as_better_and_not_as_equivalent() -> None:
     found = sensitivity(cells(lambda setting, seed: -0.01, 1e-4), "alibi", "rope")
     assert set(found.lines["verdict"]) == {"slightly better"}
     counts = found.counts()
-    assert counts["certainly better"] == counts["better"] == 12
+    assert counts["significantly better"] == counts["better"] == 12
     assert counts["equivalent"] == 0
 
 
@@ -56,8 +56,8 @@ def test_a_line_per_setting_has_the_paired_difference_and_its_interval() -> None
 def test_signs_and_verdicts_are_counted_and_the_setting_that_turns_the_sign_is_named() -> None:
     found = sensitivity(cells(by_depth), "alibi", "rope")
     assert found.counts().to_dict() == {
-        "settings": 12, "better": 4, "worse": 8, "equal": 0, "unknown": 0, "certainly better": 4,
-        "certainly worse": 8, "equivalent": 0,
+        "settings": 12, "better": 4, "worse": 8, "equal": 0, "unknown": 0, "significantly better": 4,
+        "significantly worse": 8, "equivalent": 0,
     }  # fmt: skip
     assert found.words() == (
         "The mean of `alibi` is better than that of `rope` in 4 of 12 settings (significantly in 4) and worse in 8 "
@@ -81,7 +81,7 @@ def test_a_sign_that_follows_two_settings_together_follows_none_alone() -> None:
 
 def test_a_higher_accuracy_is_better() -> None:
     found = sensitivity(cells(by_depth), "alibi", "rope", "accuracy")
-    assert found.counts()[["better", "worse", "certainly better"]].tolist() == [4, 8, 4]
+    assert found.counts()[["better", "worse", "significantly better"]].tolist() == [4, 8, 4]
     assert (found.lines.loc[found.lines["depth"] == 1, "difference"] > 0).all()
 
 
@@ -131,7 +131,7 @@ def test_the_counts_by_value_add_up_to_all_settings() -> None:
         assert here["better"].sum() == 4
     depth = levels[levels["name"] == "depth"].set_index("value")
     assert depth["mean difference"].tolist() == pytest.approx([-0.5, 0.3, 0.3], abs=0.01)
-    assert depth["certainly better"].tolist() == [4, 0, 0]
+    assert depth["significantly better"].tolist() == [4, 0, 0]
 
 
 def test_verdicts_can_be_those_of_a_larger_family() -> None:

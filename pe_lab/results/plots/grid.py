@@ -63,6 +63,8 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
     shades, meaning = _shades_of_means(wide, floor_rows, sign, _margins_by_setting(rows, lines))
     titles = [f"test {in_words(metric)}, mean over seeds", f"shades: {meaning}"]
+    if np.isfinite(shades.to_numpy(float)).any():
+        titles[1] = f"yellow: best; {titles[1]}"
     if left_out:
         titles.append(f"left out: {left_out} of {words.nunique()} settings, in which no encoding has learned the task")
     width = max(4.4, 1.8 + 0.85 * len(shown.columns))
