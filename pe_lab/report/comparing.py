@@ -95,10 +95,13 @@ def differences_section(subject: ReportSubject) -> Section:
     cells, families = subject.results.cells, subject.compared
     if cells["pe"].nunique() < 2:
         return Section("Differences")
-    details = [*_ranks(subject), *_seeds(subject)] if subject.results.declared.tune is None else []
+    ranks, seeds = (_ranks(subject), _seeds(subject)) if subject.results.declared.tune is None else ([], [])
+    details = [*ranks, *seeds]
     compared, several = families.compare(), len(cells[setting_columns(cells)].drop_duplicates()) > 1
     if not several and len(compared) <= MAX_DRAWN and compared["difference"].notna().any():
-        return Section("Ranks and seeds needed", details)  # differences stand on the first screen
+        return Section(
+            "Ranks and seeds needed" if ranks and seeds else "Ranks" if ranks else "Seeds needed", details
+        )  # differences stand on the first screen
     lines = families.asked()
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdict_counts(lines).items())
     rule = f". Better, worse or different means {families.rule}" * bool(lines["verdict"].isin(DIFFERENT_VERDICTS).any())

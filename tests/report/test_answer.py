@@ -601,3 +601,9 @@ def test_of_two_seeds_no_sentence_table_or_caption_has_an_interval() -> None:
                 assert "with 95 %" not in part.caption
     one = asked(rows[rows["pe"] == "rope"])
     assert "interval" not in sentences(one)[0]
+
+
+def test_the_section_on_seeds_needed_names_no_ranks_where_there_are_none() -> None:
+    rows = cells(depths=(4,))
+    for subject, title_of_section in ((asked(rows), "Ranks and seeds needed"), (declaring(rows), "Seeds needed")):
+        assert comparing.differences_section(subject).title == title_of_section
