@@ -10,7 +10,6 @@ from pe_lab.results.columns import in_words, probes_as_trained, record_settings,
 from pe_lab.results.number_text import range_in_words
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import interval
-from pe_lab.statistics.comparisons import count_in_words
 from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 
 MAX_SETTINGS = 3  # whose shares are range_of_values one by one
@@ -114,7 +113,8 @@ def _seeds_and_models(layered: pd.DataFrame) -> str:
     """Return how many seeds and which models a mean is over, in words."""
     rows = _deepest(layered)
     depth = f" of models of depth {rows['depth'].max():g}" if "depth" in layered else ""
-    return f"means over {count_in_words(rows['seed'].nunique(), 'seed')}{depth}"
+    seeds = rows["seed"].nunique()
+    return f"{f'means over {seeds} seeds' if seeds > 1 else 'one seed'}{depth}"
 
 
 def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: float) -> str:
