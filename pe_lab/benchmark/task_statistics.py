@@ -119,8 +119,9 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
         The columns pe, runs, diverged (seeds of which all tries did); solved, share_low, share_high (exact, 95 %);
         mean, low, high: the geometric mean of the steps to solve, censored at the cap, or the mean loss, with a 95 % t
         interval; first, last: the range of ranks, in which encodings that are equal bit for bit count once; rates: how
-        often each was best; edge: see `edge_shares`; lost_RATE: how many octaves that rate alone would have
-        cost, on average over solved seeds, at least, as tries stop when one has passed; or how many nats at the choice.
+        often each was best, of solved seeds; edge: see `edge_shares`; lost_RATE: how many octaves that rate alone would
+        have cost, on average over solved seeds, at least, as tries stop when one has passed; or how many nats at the
+        choice.
     """
     outcomes, verdicts = task_runs(rows, task), compare_pairs(rows, task)
     names = list(outcomes["pe"].unique())

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from hydra.errors import MissingConfigException
@@ -26,6 +27,7 @@ OTHER_NAMES = {  # of settings in other libraries, with ours
     **dict.fromkeys(("hidden_size", "d_model", "n_embd"), "model.width"),
     **dict.fromkeys(("heads", "n_head", "n_heads", "num_attention_heads"), "model.num_heads"),
 }
+NEARLY_EQUAL = 0.9  # how alike a name of the group must be to come before an equal name of another group
 MAX_VALUE_CHARACTERS = 80  # characters of a value in a message
 COMPOSING_PATTERN = re.compile(r"In '([^']+)': ")  # hydra's words, about a setting in a file
 APPEND_PATTERN = re.compile(r"To append to your config use \+([^=\s]+)=(.*)")  # hydra's words, about an unknown setting
@@ -69,7 +71,8 @@ def unknown_setting(leaf: DictConfig, group: str, name: str, valid: Iterable[Any
     full = f"{group}.{name}".lstrip(".")
     elsewhere = [key for key in _settings(leaf._get_root()) if key != full]
     other = OTHER_NAMES.get(name)
-    near = [other] if other in elsewhere else nearest_names(name, names, elsewhere)
+    near = [other] if other in elsewhere else get_close_matches(name, names if group else [], 1, NEARLY_EQUAL)
+    near = near or nearest_names(name, names, elsewhere)
     value = (
         f"={value_text[:MAX_VALUE_CHARACTERS]}{'...' if len(value_text) > MAX_VALUE_CHARACTERS else ''}"
         if value_text

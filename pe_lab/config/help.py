@@ -87,7 +87,9 @@ def _named_settings(conf: ConfigFolders, keys: list[str]) -> list[Setting]:
     for key in keys:
         if key not in names and key.partition(".")[0] not in conf.files:  # pe.theta depends on what is chosen
             top_level = [name for name in (*conf.files, *names) if name and "." not in name and "hydra" not in name]
-            near = [OTHER_NAMES[key]] if key in OTHER_NAMES else nearest_names(key, dict.fromkeys(top_level), names)
+            near = [f"{group}={key}" for group, files in conf.files.items() if key in files]
+            near = near or ([OTHER_NAMES[key]] if key in OTHER_NAMES else [])
+            near = near or nearest_names(key, dict.fromkeys(top_level), names)
             hint = f" did you mean {' or '.join(near)}?" if near else ""
             raise ValueError(f"--help {key} must name a group or a setting:{hint} {HELP_COMMAND} all lists all")
     return [one for one in settings if any(one.name == key or one.name.startswith(f"{key}.") for key in keys)]

@@ -5,10 +5,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from pe_lab import config, run
 from pe_lab.config import help, reference
+from pe_lab.config.errors import describe_hydra_error
 from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config
 from pe_lab.config.trainer_arguments import ALIASES, DECIDED_ARGUMENTS, TAKEN_ARGUMENTS
 
@@ -109,11 +111,23 @@ def test_help_on_a_name_that_does_not_exist_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("word", "named"),
-    [("nosuch", "--help all"), ("foo=3", "--help foo"), ("epoch", "epochs?"), ("depth", "mean model.depth?")],
+    [
+        ("nosuch", "--help all"),
+        ("foo=3", "--help foo"),
+        ("epoch", "epochs?"),
+        ("depth", "mean model.depth?"),
+        ("yarn", "mean pe=yarn?"),
+    ],
 )
 def test_help_on_a_word_that_names_nothing_is_refused(word: str, named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
         help.help_text(config.find_folders(), [word], every=False)
+
+
+def test_a_name_nearly_that_of_its_group_comes_before_an_equal_one_of_another_group() -> None:
+    with pytest.raises(HydraException) as caught:
+        config.expand_overrides(["evaluate.length=[1,2]"], multirun=False)
+    assert "did you mean lengths?" in describe_hydra_error(caught.value)
 
 
 def test_help_on_a_setting_shows_it_alone() -> None:
