@@ -381,7 +381,7 @@ def write_outcomes(seeds: list[TunedSeed]) -> None:
     if note := tuned_outcomes.edge_note(outcomes, cfg.tune.rates):
         print(note)
     hours = outcomes["core_seconds"].sum() / 3600
-    print(f"{hours:.2f} core-hours of training steps for {len(seeds)} cells and their tries")
+    print(f"{hours:.2f} core-hours of training steps (wall time x threads) for {len(seeds)} cells and their tries")
     if cfg.study_name:
         ledger = Path(cfg.ledger)
         for file, table in tables.items():

@@ -255,12 +255,29 @@ def _complete_config(run: Run, target: int, foreign: bool) -> DictConfig:
             if _is_declared(group, leaf):
                 continue
             path = str(leaf["_target_"])
-            config_class = get_object(path) if foreign else None
+            config_class = _import_class(group, path, run.checkpoint(target)) if foreign else None
             if not (isinstance(config_class, type) and issubclass(config_class, base)):
                 raise LedgerError(f"{group} of {run.checkpoint(target)} must be a class of {base.__name__}, got {path}")
     cfg = OmegaConf.merge(OmegaConf.structured(config.Config), settings)
     assert isinstance(cfg, DictConfig)
     return config.without_study_settings(cfg)
+
+
+def _import_class(group: str, path: str, checkpoint: Path) -> Any:
+    """Return the class of one's own that a checkpoint names.
+
+    Raises:
+        LedgerError: it cannot be imported.
+    """
+    try:
+        return get_object(path)
+    except Exception as error:  # whatever the module raises; hydra hides its kind
+        module = path.partition(".")[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[:2][-1]  # hydra's second line has the error
+        raise LedgerError(
+            f"{group} of {checkpoint} must be a class that can be imported, got {path} ({reason}): add the "
+            f"folder of {module}.py to PYTHONPATH, or set PE_LAB_CONFIG_DIR to the folder of its YAML file"
+        ) from error
 
 
 def _with_target(settings: Any) -> Iterator[dict[str, Any]]:

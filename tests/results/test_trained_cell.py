@@ -3,6 +3,7 @@
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from helpers.configs import in_ledger
 from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import load_model
-from pe_lab.ledger.run import WEIGHTS_FILE
+from pe_lab.ledger.run import WEIGHTS_FILE, Run
 from pe_lab.probes.attention import AttentionProbe
 from pe_lab.results import trained_cell
 from pe_lab.results.trained_cell import load_checkpoint_cell
@@ -202,3 +203,20 @@ def test_a_report_imports_no_class_that_only_a_ledger_names(damaged: Path, monke
     monkeypatch.setattr(trained_cell, "get_object", lambda path: pytest.fail(f"{path} is imported"))
     with pytest.raises(LedgerError, match=r"elsewhere\.Encoding"):
         load_checkpoint_cell(run, 1, foreign=False)
+
+
+def test_a_class_of_ones_own_that_cannot_be_imported_is_named_in_one_line(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = trained_cell.read_checkpoint_settings
+
+    def read_own(run: Run, target: int) -> dict[str, Any]:
+        settings = read(run, target)
+        settings["pe"] |= {"_target_": "no_such_module.Mine", "name": "mine"}
+        return settings
+
+    monkeypatch.setattr(trained_cell, "read_checkpoint_settings", read_own)
+    with pytest.raises(LedgerError, match="got no_such_module.Mine.*no_such_module.py to PYTHONPATH") as caught:
+        pe_lab.load(ledger, **ONE)
+    assert "\n" not in str(caught.value)
+    assert "PE_LAB_CONFIG_DIR" in str(caught.value)
