@@ -22,6 +22,7 @@ from pe_lab.experiment.job import Job
 from pe_lab.experiment.progress_display import ProgressDisplay
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive_stage, read_outcome
 from pe_lab.experiment.scheduler import Launch, complete_cells, printing_errors, requested_cell, start_workers
+from pe_lab.experiment.study_cells import is_declared, require_earlier_cells
 from pe_lab.experiment.sweep_report import report_jobs, require_complete
 from pe_lab.experiment.tuning import tune_cells, tuned_seeds
 from pe_lab.ledger.ledger import Ledger
@@ -56,7 +57,8 @@ def run_cells(
 ) -> list[Job]:
     """Bring cells into the ledger, with all their measurements, and print their tables. Returns their jobs.
 
-    In a sweep, cells whose encoding is not made for their task are left out, and listed.
+    In a sweep, cells whose encoding is not made for their task are left out, and listed. The cells are added to those
+    of a study that has their study_name. A study of conf/study has the cells of this command only.
 
     Args:
         cfgs: the configs of the cells, composed and checked.
@@ -68,8 +70,8 @@ def run_cells(
         train: whether to train missing cells; otherwise they are an error.
 
     Raises:
-        ValueError: a cell cannot be built, or is not trained while `train` is false. Nothing
-            has been trained.
+        ValueError: a cell cannot be built, or is not trained while `train` is false; the study declared something else,
+            or tunes or adds seeds and has cells that are not among these. Nothing has been trained.
         LedgerError: `train` is false and an entry of the ledger is damaged.
         CellsMissingError: cells failed or were not reached.
     """
@@ -85,6 +87,8 @@ def run_cells(
         require_question(cfgs)
     if tunes:
         tuned_seeds(cfgs)  # refuses settings that cannot be tuned
+    if (tunes or decides) and not is_declared(overrides):
+        require_earlier_cells(cfgs, seeds=decides)
     if train and not remote:
         require_margin(study.margin, cells)
     write_declaration(cfgs[0])
@@ -93,7 +97,7 @@ def run_cells(
     settle_wandb(cfgs[0])
     study_jobs = _RoundRunner(overrides, fitting, unfit, _Workers(launch, workers, remote), train)
     jobs = study_jobs.jobs_of(drive_stage(study_rounds(cfgs), study_jobs.complete_round))
-    report_jobs(jobs, evaluated=not train, tuned=tunes)
+    report_jobs(jobs, evaluated=not train, tuned=tunes, adds=not (tunes or decides or is_declared(overrides)))
     return jobs
 
 

@@ -8,13 +8,14 @@ import pandas as pd
 
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import load_model
+from pe_lab.experiment.study_cells import StudyCell, earlier_cells, failed_cells, kept_cells
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.results import measurement_tables, study
 from pe_lab.results.cell_rows import rows_of, settings_of
 from pe_lab.results.columns import checkpoint_target, setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.from_ledger import failure_rows, summary_and_environment
+from pe_lab.results.from_ledger import failure_rows, read_ledger_cells, summary_and_environment
 
 EVALUATION_FOLDER = "evaluation"  # the folder in a ledger for what was measured on cells of no study
 FIGURE_FILES = ("lengths.svg", "layers-*.svg", "attention-*.svg")  # that an evaluation writes
@@ -25,12 +26,13 @@ class CellsMissingError(RuntimeError):
     """Some requested cells are not in the ledger."""
 
 
-def report_jobs(jobs: list[Job], evaluated: bool = False, tuned: bool = False) -> None:
+def report_jobs(jobs: list[Job], evaluated: bool = False, tuned: bool = False, adds: bool = True) -> None:
     """Print the tables of the cells that are there, write them beside the study's rows, and name what is missing.
 
     Args:
         evaluated: whether to print a summary of what was measured on trained cells instead, with figures in files.
         tuned: whether each seed has chosen its learning rate.
+        adds: whether the study keeps the cells of earlier commands with its name.
 
     Raises:
         CellsMissingError: cells are missing.
@@ -41,7 +43,7 @@ def report_jobs(jobs: list[Job], evaluated: bool = False, tuned: bool = False) -
     try:
         if present:
             lost = [job for job in jobs if not job.is_trained and job.failure]
-            _write_tables(present, lost, evaluated and bool(present[0].cell.requests), tuned)
+            _write_tables(present, lost, evaluated and bool(present[0].cell.requests), tuned, adds)
     finally:  # also when the tables cannot be made
         absent = _print_missing([job for job in jobs if job.missing])
     if absent:
@@ -75,7 +77,7 @@ def _missing_error(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
     return CellsMissingError(line)
 
 
-def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned: bool) -> None:
+def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned: bool, adds: bool) -> None:
     """Print the tables of cells, write them into the study's folder, and print where results are and what comes next.
 
     Raises:
@@ -96,9 +98,14 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     records = measurement_tables.gather_records(measured)
     figures: dict[str, str] = {}
     texts, files = study.study_tables(Results(ledger, name, rows, lost), records)
+    earlier = earlier_cells(ledger, name)
+    whole = _whole_study(ledger, name, earlier, present, failed) if adds and name else None
+    if whole:
+        files = study.study_tables(whole, whole.records)[1]
     if evaluated and len(records):
         print(study.summary_text(records))
-        figures = study.study_figures(records) | _attention_figures(_best_first(present, rows))
+        drawn_records = whole.records if whole else records
+        figures = study.study_figures(drawn_records) | _attention_figures(_best_first(present, rows))
         files |= figures
     elif not tuned:
         print("\n\n".join(texts.values()))
@@ -126,7 +133,40 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
         folder, content = present[0].run.checkpoint(present[0].cell.target), "the trained cell"
     else:
         folder, content = ledger, f"{len(present)} trained cells"
+    if name and earlier:
+        content += _size_in_words(name, set(earlier), _named_cells(whole.cells if whole else rows))
     print(f"\n{folder}: {content}; next: {_report_command(ledger, name)}")
+
+
+def _whole_study(
+    ledger: Path, name: str, earlier: list[StudyCell], present: list[Job], failed: list[Job]
+) -> Results | None:
+    """Return the cells of a command with those of earlier commands, in the order of the study; None: there are none."""
+    own = [(job.run.name, job.cell.target) for job in present]
+    lost = [(job.run.name, job.cell.target) for job in failed]
+    kept = [cell for cell in kept_cells(earlier, [*present, *failed]) if cell not in lost]
+    if not kept:
+        return None
+    order = dict.fromkeys([*(cell for cell in earlier if cell in {*own, *kept}), *own])
+    lost_earlier = kept_cells(failed_cells(ledger, name), [*present, *failed])
+    cells, failures, refused = read_ledger_cells(
+        ledger, {cell: at for at, cell in enumerate(order)}, [*lost_earlier, *lost]
+    )
+    for line in refused:
+        print(f"not in the tables of {name}: {line}", file=sys.stderr)
+    return Results(ledger, name, cells, failures)
+
+
+def _named_cells(rows: pd.DataFrame) -> set[StudyCell]:
+    return {(row["run"], checkpoint_target(row)) for row in rows.to_dict("records")}
+
+
+def _size_in_words(study: str, earlier: set[StudyCell], cells: set[StudyCell]) -> str:
+    """Return how many cells a study has now, and how many this command added and left out."""
+    left_out = f", {len(earlier - cells)} earlier ones left out" if earlier - cells else ""
+    return (
+        f"; {study}: {len(cells)} cell{'s' * (len(cells) != 1)}, {len(cells - earlier) or 'none'} of them new{left_out}"
+    )
 
 
 def _report_command(ledger: Path, study: str | None) -> str:

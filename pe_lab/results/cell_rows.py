@@ -14,7 +14,7 @@ from pe_lab.system.files import canonical_form
 Settings = dict[str, Any]  # the settings of a cell, by dotted name
 
 # settings of logging, storage and later measurements: they say nothing about the training
-_NOT_TRAINING = (
+NOT_TRAINING = (
     "logger",
     "ledger",
     "hydra",
@@ -54,7 +54,7 @@ def describe_cells(settings: list[Settings]) -> pd.DataFrame:
     settings = _without_starting_scales([canonical_form(cell) for cell in settings])
     varied = _varied_settings(settings)
     several_tasks = "data.name" in varied
-    left_out = (*_NOT_TRAINING, "pe.", *(("data.",) if several_tasks else ()))
+    left_out = (*NOT_TRAINING, "pe.", *(("data.",) if several_tasks else ()))
     leading = ("model.depth", "epochs", "steps", "seed")
     steps = ["steps"] if any(cell.get("steps", "null") != "null" for cell in settings) else []
     others = [key for key in sorted(varied) if key not in leading and not key.startswith(left_out)]
@@ -85,7 +85,7 @@ def _without_starting_scales(settings: list[Settings]) -> list[Settings]:
         values: dict[str, set[Any]] = defaultdict(set)
         for cell in settings:
             rest = {key: cell[key] for key in sorted(cell) if key not in (name, "seed", *_PER_ENCODING)}
-            values[repr([item for item in rest.items() if not item[0].startswith(_NOT_TRAINING)])].add(cell.get(name))
+            values[repr([item for item in rest.items() if not item[0].startswith(NOT_TRAINING)])].add(cell.get(name))
         if all(len(scales) == 1 for scales in values.values()):
             settings = [{key: value for key, value in cell.items() if key != name} for cell in settings]
     return settings

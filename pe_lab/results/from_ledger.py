@@ -59,16 +59,24 @@ class _Outcomes(NamedTuple):
     failed: list[tuple[Settings, dict[str, Any]]]
 
 
-def read_ledger_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+def read_ledger_cells(
+    folder: Path, wanted: Wanted | None = None, failed: Collection[tuple[str, int]] = ()
+) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
     """Read the finished cells, the failed cells and the refused entries of a ledger.
 
     Args:
-        wanted: the cells to read; None: all. Failed cells are read with all only.
+        wanted: the cells to read; None: all, and all failed cells.
+        failed: the failed cells to read beside those that are wanted.
     """
     refused = _without_identity(folder) if wanted is None else []
     outcomes = _Outcomes([], [])
     for run, targets in _select_runs(folder, wanted):
         _read_run(run, targets, outcomes, refused)
+    for name, target in failed:
+        with _record_refusal(refused):
+            run = Ledger(folder).named(name)
+            if is_file(path := run.folder / "failed" / f"{target}.json"):
+                _add_failed_cell(path, run, _settings_of_run(run), outcomes)
     if wanted is None:
         outcomes.cells.sort(key=lambda cell: _sort_key(cell[0]))
     else:
@@ -99,10 +107,15 @@ def _read_run(run: Run, wanted: Collection[int] | None, outcomes: _Outcomes, ref
                 outcomes.cells.append((settings | _checkpoint_length(target, summary), summary))
         for path in folder_entries(run.folder / "failed", "*.json") if wanted is None else []:
             with _record_refusal(refused):
-                reason = _read_failure(path, run)
-                if not run.done(int(path.stem)):
-                    unit = settings.get("unit", "epochs")
-                    outcomes.failed.append((settings | {"epochs": float("nan"), unit: int(path.stem)}, reason))
+                _add_failed_cell(path, run, settings, outcomes)
+
+
+def _add_failed_cell(path: Path, run: Run, settings: Settings, outcomes: _Outcomes) -> None:
+    """Read a record of a failure, and add its cell if it was not trained afterwards."""
+    reason = _read_failure(path, run)
+    if not run.done(int(path.stem)):
+        unit = settings.get("unit", "epochs")
+        outcomes.failed.append((settings | {"epochs": float("nan"), unit: int(path.stem)}, reason))
 
 
 @contextmanager
