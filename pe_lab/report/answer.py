@@ -432,7 +432,7 @@ def _significant_differences(lines: pd.DataFrame, metric: str) -> str:
         f"`{line['pe']}` is {line['verdict']}{f' ({where[at]})' * (where.nunique() > 1)}, by {_interval(line, metric)}"
         for at, line in decided.iterrows()
     ]
-    return f"Compared with {baseline}, {join_words(told)}{f'; the others: {rest}' * bool(rest)}."
+    return f"Compared with {baseline}, {join_words(told)}{f'; other comparisons: {rest}' * bool(rest)}."
 
 
 def _setting_items(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: Sequence[str]) -> str:
@@ -499,7 +499,7 @@ def _counts(lines: pd.DataFrame, metric: str, named: bool = True) -> str:
             return ""
         verdict = SEEDLESS.get(verdicts[0], str(verdicts[0]))
         why = ": neither a difference nor equivalence within the margin is shown" * (verdict == Verdict.UNDECIDED)
-        return f"All {len(lines)} comparisons with `{lines['baseline'].iloc[0]}` are {verdict}{why}."
+        return f"Verdict of all {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {verdict}{why}."
     ends: dict[str, str] = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
     columns = list(lines.columns[: list(lines.columns).index("pe")])
     where = pd.Series(settings_in_words(lines, columns), lines.index)

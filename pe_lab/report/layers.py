@@ -37,7 +37,7 @@ SHORT_MEANINGS = {  # by metric: in captions
 }
 MEANINGS = {  # by metric
     "r2": "R² of position is that of a linear probe: 1 where the position of a token is read without error.",
-    "entropy_normalised": "Entropy of attention is 0 for one token, and 1 if all are alike.",
+    "entropy_normalised": "The normalised entropy is 0 for one token, and 1 if all are alike.",
     "token_cosine": "The cosine between the states of two tokens is 1 if all tokens have become alike.",
     "effective_rank": "The effective rank counts the dimensions that the states fill, the small ones almost as much as "
     "the large ones.",

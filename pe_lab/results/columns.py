@@ -38,7 +38,7 @@ METRIC_NAMES = {  # of metrics whose names are not words: what tables and figure
     "r2_permuted": "R² of permuted positions",
     "mae_permuted": "mean absolute error of permuted positions",
     "entropy": "entropy of attention in nats",
-    "entropy_normalised": "entropy of attention",
+    "entropy_normalised": "normalised entropy of attention",
     "token_cosine": "cosine of two tokens",
     "direction_share": "variance in one direction",
     "position_share": "variance that goes with position",

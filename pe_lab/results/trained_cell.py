@@ -25,6 +25,7 @@ from pe_lab.results.cell_rows import Settings
 from pe_lab.results.frame import named_cells
 from pe_lab.results.from_ledger import settings_of_cells, validation_by_step
 from pe_lab.results.stored_checkpoint import read_checkpoint_settings
+from pe_lab.statistics.comparisons import count_in_words
 from pe_lab.system.files import LedgerError
 from pe_lab.system.names import HELP_COMMAND, unknown_name_message
 from pe_lab.system.plain import read_yaml
@@ -72,7 +73,7 @@ class TrainedCell:
         lines = {
             "metrics": f"test {_numbers_text(headline)}",
             "summary": f"floors of the loss: {_numbers_text(floors) or 'none'}",
-            "history": f"{len(self.history)} validations during training",
+            "history": f"{count_in_words(len(self.history), 'validation')} during training",
             "model": f"{self.config.model.depth} layers, {self.summary['parameters']:,} parameters",
             "data": f"{self.data.name}, {size:,} test sequences of up to {length:,} tokens",
             "checkpoint": str(self.checkpoint),

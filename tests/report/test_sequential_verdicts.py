@@ -66,7 +66,7 @@ def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     (found,) = sequential_verdicts.sequential(question.compared, question.decided)
     assert (found.case, found.open, found.behind) == ("incomplete", ["alibi", "rope"], ["none"])
     assert first == (
-        "Compared with `rope`, `none` is worse, by 0.5 nats (95 % interval 0.5 to 0.6); the others: 1 undecided."
+        "Compared with `rope`, `none` is worse, by 0.5 nats (95 % interval 0.5 to 0.6); other comparisons: 1 undecided."
     )
     assert second == (
         "Verdicts on 2 comparisons with `rope`: 1 worse and 1 undecided. The default margin is 0.02 nats. Differences "

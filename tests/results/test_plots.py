@@ -490,6 +490,8 @@ def test_length_curves_are_of_the_metric_and_by_length() -> None:
     assert lines["b"].get_ydata() == pytest.approx([3.5, 5.5, 9.5])
     assert list(lines["b"].get_xdata()) == [1, 2, 4]
     assert len(made.data) == 6
+    twice = both.sort_values("length", key=lambda lengths: lengths.map({1.0: 0, 4.0: 1, 2.0: 2}), kind="stable")
+    assert plots.length_curves(twice, "accuracy").data["length"].tolist() == [1, 2, 4] * 2
 
 
 def test_heads_are_averaged_within_a_seed() -> None:

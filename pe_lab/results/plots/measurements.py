@@ -41,6 +41,8 @@ def length_curves(records: pd.DataFrame, metric: str = "loss") -> Plot:
     names = [*record_settings(measured), "policy", "offset"]
     measured = sort_by_setting(measured, names)
     data = means(measured, ["length"], names, metric)
+    places = (pd.factorize(data[name])[0] for name in ("pe", "setting"))
+    data = data.iloc[np.lexsort((data["length"], *places))].reset_index(drop=True)  # measured at several times
     seeds = seed_values(measured, settings_in_words(measured, names), ["length"])
     highlight, linear = most_different(data, "length"), loss_scale(metric, data["mean"])
     bands = data["pe"].nunique() <= MAX_COLOURED_LINES and (linear is None or seeds.empty)
