@@ -515,6 +515,17 @@ def test_panels_of_layers_have_one_axis_that_of_cosines_up_to_one(metric: str) -
     assert [axes.get_ylabel() != "" for axes in (first, second)] == [True, False]
 
 
+def test_r_squared_of_position_is_drawn_up_to_one_beside_permuted_positions() -> None:
+    lines = records("r2", kind="probe", probe="position", layer=1).query("length == 1").assign(value=0.03)
+    control = lines.assign(metric="r2_permuted", value=-0.02)
+    made = plots.layer_curves(pd.concat([lines, control], ignore_index=True), "position", "r2")
+    (axes,) = made.figure.axes
+    (drawn,) = [line for line in axes.lines if line.get_label() == "control: positions permuted"]
+    assert list(drawn.get_ydata()) == pytest.approx([-0.02, -0.02])
+    assert axes.get_ylim()[1] > 1
+    assert set(made.data["pe"]) == set(lines["pe"])
+
+
 @pytest.mark.parametrize("count", [2, 8])
 def test_bands_are_lighter_where_there_are_many(count: int) -> None:
     (axes,) = plots.learning_curves(curves([f"pe{number}" for number in range(count)])).figure.axes

@@ -23,10 +23,14 @@ from pe_lab.results.plots.plot import FLOOR_DASHES, FLOOR_NAMES, Plot, floor_cur
 from pe_lab.results.plots.scales import loss_scale, scale_in_words, scale_losses, tick_measured
 from pe_lab.system.drawing import INK, STYLE
 
-TOKEN_ALONE = "from the token alone"  # in legends
+REFERENCES = {  # of a probe's metric: the dashes of their lines, and their names in legends
+    "from_token": (":", "from the token alone"),
+    "permuted": ("-.", "control: positions permuted"),
+}
 DIRECTION_SHARE = "direction_share"  # a metric of layers, made of the stable rank
 TOKEN_COSINE = "token_cosine"  # a metric of layers
-COSINE_RANGE = (-0.03, 1.03)  # of its axis, at least
+UNIT_AXES = (TOKEN_COSINE, "r2")  # metrics whose axis goes to 1
+UNIT_RANGE = (-0.03, 1.03)  # of their axes, at least
 
 
 @mpl.rc_context(STYLE)
@@ -72,35 +76,40 @@ def length_curves(records: pd.DataFrame, metric: str = "loss") -> Plot:
 def layer_curves(records: pd.DataFrame, probe: str, metric: str) -> Plot:
     """Draw a probe's metric against the layer, a panel per setting, all with one y axis; heads are averaged.
 
-    Lines are means over seeds, bands their 95 % t intervals, small marks beside them the seeds. A dotted line shows
-    what the probe finds from the tokens alone, where that is measured. The metric `direction_share` is one over the
-    stable rank: the largest share of the variance that a direction has. The axis of `token_cosine` goes to 1, at which
-    all tokens are alike.
+    Lines are means over seeds, bands their 95 % t intervals, small marks beside them the seeds. Where they
+    are measured, lines without marks show what the probe finds from the tokens alone, and with permuted positions, the
+    mean over layers. The metric `direction_share` is one over the stable rank: the largest share of the variance that a
+    direction has. The axes of `token_cosine`, at 1 if all tokens are alike, and of `r2` go to 1.
     """
     measured = _over_layers(records, probe, metric)
     names = [*record_settings(measured), "length"]
     data = means(measured, ["layer"], names, metric)
     seeds = seed_values(measured, settings_in_words(measured, names), ["layer"])
-    alone = records[(records["probe"] == probe) & (records["metric"] == f"{metric}_from_token")]
-    by_token = alone["value"].groupby(np.array(settings_in_words(alone, names), dtype=object)).mean()
+    references = {}
+    for suffix, (dashes, label) in REFERENCES.items():
+        rows = records[(records["probe"] == probe) & (records["metric"] == f"{metric}_{suffix}")]
+        levels = rows["value"].groupby(np.array(settings_in_words(rows, names), dtype=object)).mean()
+        references[label] = dashes, levels
     highlight = most_different(data, "layer")
     figure, panels = make_panels(data["setting"].unique(), 2.9, share_y=True)
     for setting, axes in panels.items():
         here, of_seeds = (table[table["setting"] == setting] for table in (data, seeds))
         draw_lines(axes, here, "layer", highlight, of_seeds)
-        if setting in by_token:
-            axes.axhline(by_token[setting], color=INK, linewidth=1, linestyle=":", label=TOKEN_ALONE)
+        for label, (dashes, levels) in references.items():
+            if setting in levels:
+                axes.axhline(levels[setting], color=INK, linewidth=1, linestyle=dashes, label=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         first = "layer (0: embedding)" if (data["layer"] == 0).any() else "layer"
         axes.set_xlabel(first)
         axes.set_title(setting, fontsize=9)
-    points = [*data["mean"], *seeds.loc[seeds["pe"].isin(highlight), "value"], *by_token]
+    points = [*data["mean"], *seeds.loc[seeds["pe"].isin(highlight), "value"]]
+    points += [level for _, levels in references.values() for level in levels]
     limit_axis(axes, ends_of(points, data if len(highlight) == data["pe"].nunique() else None))  # shared by all
     label_rows(panels, in_words(metric))
-    if metric == TOKEN_COSINE:
-        axes.set_ylim(min(axes.get_ylim()[0], COSINE_RANGE[0]), COSINE_RANGE[1])
+    if metric in UNIT_AXES:
+        axes.set_ylim(min(axes.get_ylim()[0], UNIT_RANGE[0]), UNIT_RANGE[1])
     bands = data["pe"].nunique() <= MAX_COLOURED_LINES
-    draw_legend(figure, panels, [*highlight, TOKEN_ALONE], seed_handles(data, seeds, band=bands))
+    draw_legend(figure, panels, [*highlight, *references], seed_handles(data, seeds, band=bands))
     return Plot(figure, data, seeds, bands)
 
 
