@@ -304,6 +304,11 @@ def _training_sentences(results: Results, cells: pd.DataFrame, counts: pd.Series
         else None,
         "batch_size": identity.get("trainer.batch_size"),
         "sequences": None if identity.get("trainer.fresh") else identity.get("data.train"),
+        "length": identity.get("data.length"),
+        "tested": identity.get("data.test", identity.get("data.test_sequences")),
+        "text": [escape_latex(str(identity[f"data.{name}"])) for name in ("corpus", "tokenizer")]
+        if "data.corpus" in identity
+        else None,
         "settings": {
             SETTINGS.get(name, rf"\texttt{{{escape_latex(name)}}} ="): [escape_latex(value) for value in values]
             for name, values in settings.items()

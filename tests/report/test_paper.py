@@ -187,6 +187,16 @@ def test_the_methods_say_what_was_not_learned_and_that_seeds_are_few(study: Path
         assert not note(rows) or note(rows) not in text
 
 
+def test_the_methods_say_on_which_data_models_were_trained(study: Path, tmp_path: Path, monkeypatch) -> None:
+    asked = ReportSubject(frame.load(study), "", "", "alibi", "loss", pd.DataFrame())
+    data = {"data.length": 128, "data.test_sequences": 1256, "data.corpus": "239e_0", "data.tokenizer": "bytes"}
+    shared = {"model.width": 64, "model.num_heads": 4, "trainer.batch_size": 16, "optimizer.name": "adam", **data}
+    monkeypatch.setattr(paper, "shared_settings", lambda results: shared)
+    text = " ".join(paper.methods_paragraph(asked).split())
+    assert r"The text is that with the hash \texttt{239e\_0}, with the tokenizer \texttt{bytes}." in text
+    assert "Training sequences have at most 128 tokens; test losses are means over 1,256 other sequences." in text
+
+
 @pytest.mark.parametrize(
     ("sentence", "inside"),
     [("The class is known.", "the class is known"), ("A copy", "a copy"), ("XOR of bits", "XOR of bits"), ("", "")],
