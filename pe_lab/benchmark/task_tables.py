@@ -1,5 +1,6 @@
 """The tables of the tasks of the benchmark, as text, and as CSV files for other programs."""
 
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ UNBEATEN = (
     "best (no other is better, with p < 0.05 after correction over all pairs of the task and a mean difference of at "
     "least the margin)"
 )
+DETAILS = "diverged|share_|rates|edge|lost_|all_"  # how columns begin that only the table of a chosen task has
 
 
 def read_all_rows(folder: Path | None = None) -> dict[str, pd.DataFrame]:
@@ -34,18 +36,21 @@ def format_tables(results: Mapping[str, pd.DataFrame], names: Collection[str] = 
     """Return all tables as text: coverage, each task, twins, replication.
 
     Args:
-        names: the names of the tasks to show; empty: all.
+        names: the names of the tasks to show, with all columns; empty: all tasks, without DETAILS.
     """
     published = {name: rows for name, all_ in results.items() if len(rows := task_statistics.published_rows(all_))}
     if names:
         return "\n\n".join(
-            _task_table(results[name], task_named(name)) if name in published else f"{name}: no row is shipped yet"
+            _task_table(results[name], task_named(name), True)
+            if name in published
+            else f"{name}: no row is shipped yet"
             for name in names
         )
     if not published:
         return f"{NAME}: no row is shipped yet"
     parts = [f"{NAME}: what is measured\n{_to_text(_progress_table(published))}"]
     parts += [_task_table(results[name], task_named(name)) for name in published]
+    parts.append("More columns of a task: pe-lab benchmark TASK. All tables as CSV files: --export FOLDER.")
     return "\n\n".join([*parts, _placebo_text(published), fresh_seeds_text(results)])
 
 
@@ -109,10 +114,12 @@ def _progress_table(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     )
     table = table.merge(counts, on="task", how="left")
     sums = table[["defined", "measured", "core-hours", *counts.columns[1:]]].sum()
-    return pd.concat([table, pd.DataFrame([{"task": "all", **sums}])], ignore_index=True)
+    whole = [name for name in table if name != "task" and pd.api.types.is_integer_dtype(table[name])]
+    table = pd.concat([table, pd.DataFrame([{"task": "all", **sums}])], ignore_index=True)
+    return table.astype(dict.fromkeys(whole, "Int64"))
 
 
-def _task_table(rows: pd.DataFrame, task: BenchmarkTask) -> str:
+def _task_table(rows: pd.DataFrame, task: BenchmarkTask, detailed: bool = False) -> str:
     unit = "steps to solve, censored at the cap" if task.solvable else "test loss in nats"
     results = TaskResults.from_rows(task, rows)
     counts = ", ".join(f"{count} {word}" for word, count in task_statistics.count_verdicts(results.pairs).items())
@@ -128,6 +135,8 @@ def _task_table(rows: pd.DataFrame, task: BenchmarkTask) -> str:
         best.append(f"at {length:g} x the training length, highest mean scores: {', '.join(named) or 'none above 0'}")
     advice = {pe: results.in_words(advice) for pe, advice in results.advice.items()}
     table = results.table.drop(columns="cap", errors="ignore").assign(advice=results.table["pe"].map(advice))
+    if not detailed:
+        table = table[[name for name in table if not re.match(DETAILS, name)]]
     return "\n".join([*head, *best, _to_text(table)])
 
 
@@ -141,4 +150,6 @@ def _placebo_text(results: Mapping[str, pd.DataFrame]) -> str:
 
 
 def _to_text(table: pd.DataFrame) -> str:
+    whole = table.select_dtypes("Int64")
+    table = table.assign(**whole.astype("string").fillna(""))
     return str(table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:#.4g}".rstrip(".")))

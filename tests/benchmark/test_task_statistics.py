@@ -281,6 +281,10 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     assert list(known) == [one.name for one in benchmark_tasks() if one.name in found]
     text = task_tables.format_tables(known)
     assert all(word in text for word in ("induction: ", "causal_text: ", "Twins", "Replication: 5 cells"))
+    coverage = text.splitlines()[1:5]
+    assert all(word.isdigit() for word in coverage[1].split()[1:4])
+    assert "lost_" not in text
+    assert "lost_" in task_tables.format_tables(known, ["induction"])
     paths = task_tables.write_tables(known, tmp_path / "out")
     assert {path.name for path in paths} >= {"pe-bench-2-endpoints.csv", "pe-bench-2-pairs.csv"}
     pairs = pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv")
