@@ -1,12 +1,19 @@
 """Tables of results: mean, interval, floors and difference from a baseline, as frame, text and Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from pe_lab.data.score import NO_GAP
-from pe_lab.results.columns import displayed_settings, floors, metric_column, reference_floors, setting_columns
+from pe_lab.results.columns import (
+    cut_interval,
+    displayed_settings,
+    floors,
+    metric_column,
+    reference_floors,
+    setting_columns,
+)
 from pe_lab.results.learned import not_learned_note
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Families
@@ -50,7 +57,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in floor_names}
         lines.append(line | compared.get(tuple(map(_none_if_missing, key)), {}))
     table = _sort_lines(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
-    table.attrs = {"baseline": baseline, "floors": floor_names, "not_learned": not_learned_note(rows)}
+    table.attrs = {"baseline": baseline, "metric": metric, "floors": floor_names, "not_learned": not_learned_note(rows)}
     return table
 
 
@@ -152,7 +159,9 @@ def render_table(table: pd.DataFrame) -> str:
         columns["seeds"] = [str(value) for value in table["seeds"]]
     columns["loss"] = [f"{value:.4f}" for value in table["loss"]]
     if several:
-        columns["95 % interval"] = _interval_texts(table["low"], table["high"])
+        columns["95 % interval"] = _interval_texts(
+            *cut_interval(table.attrs["metric"], table["loss"], table["low"], table["high"])
+        )
     for floor in table.attrs["floors"]:
         columns[floor_heading(floor)] = ["" if pd.isna(v) else f"{v:.4f}" for v in table[floor]]
     if several and "difference" in table:
@@ -188,7 +197,7 @@ def _floor_or_level(floor: str) -> str:
     return "floor" if floor == "bayes" or floor.startswith("position_blind") else "level"
 
 
-def _interval_texts(low: pd.Series, high: pd.Series) -> list[str]:
+def _interval_texts(low: Iterable[float], high: Iterable[float]) -> list[str]:
     return ["" if pd.isna(a) else f"[{a:.4f}, {b:.4f}]" for a, b in zip(low, high, strict=True)]
 
 

@@ -106,6 +106,12 @@ def test_the_interval_is_that_of_students_t() -> None:
         assert (one["low"], one["high"]) == pytest.approx(t_interval(losses), rel=1e-12)
 
 
+def test_no_interval_of_losses_is_printed_below_zero() -> None:
+    _, table = tabulate(sweep({"rope": [0.1, 0.0, 0.0, 0.0]}))
+    assert table["low"].item() < 0
+    assert "[0.0000, 0.1" in render_table(table)
+
+
 def test_floors_are_shown_beside_the_loss() -> None:
     _, table = tabulate(sweep(LOSSES))
     assert list(table["bayes"]) == [0.0] * 3
