@@ -22,6 +22,7 @@ from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import require_writable, write_text
 from pe_lab.system.names import unknown_name_message
+from pe_lab.system.plain import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -264,14 +265,12 @@ def command_of(results: "Results") -> str:
 
 def _task(study: Any) -> str:
     """Return the task that a study's file chooses by its defaults, or else that of every run."""
-    from omegaconf import OmegaConf
-
     for entry in study.get("defaults") or ():
         if isinstance(entry, str) and entry != "_self_":
             return _task(config.find_folders().stated("study", entry))
         if not isinstance(entry, str) and "override /data" in entry:
             return str(entry["override /data"])
-    defaults = OmegaConf.load(config.config_folder() / "config.yaml").defaults
+    defaults = read_yaml((config.config_folder() / "config.yaml").read_bytes())["defaults"]
     return str(next(entry["data"] for entry in defaults if not isinstance(entry, str) and "data" in entry))
 
 

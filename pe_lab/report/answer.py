@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from pe_lab import config
 from pe_lab.config import LR
@@ -86,6 +85,7 @@ from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, Verdict, interval
 from pe_lab.statistics.comparisons import count_in_words
 from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
+from pe_lab.system.plain import read_yaml
 
 MAX_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MAX_TASKS = 3  # whose descriptions are given, and that are told one by one
@@ -291,7 +291,7 @@ def asked_question(results: Results) -> str:
     file = config.find_folders().file("study", results.name)
     if file is None or "?" not in (comment := first_comment(file)):
         return ""
-    declared, trained = yaml.safe_load(file.read_text(encoding="utf-8")), pd.concat([results.cells, results.failed])
+    declared, trained = read_yaml(file.read_bytes()), pd.concat([results.cells, results.failed])
     params = declared.get("hydra", {}).get("sweeper", {}).get("params", {})
     encodings = {configured_name(name) for name in str(params.get("pe", "")).split(",")}
     if encodings != {configured_name(name) for name in trained["pe"].unique()}:

@@ -44,6 +44,7 @@ from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings, unsolved_note
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
+from pe_lab.statistics.intervals import MIN_SHOWN_SEEDS
 from pe_lab.statistics.moderation import MIN_ENCODINGS
 from pe_lab.statistics.pairs import NOISE_STD
 from pe_lab.system.drawing import STYLE, svg
@@ -150,7 +151,7 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
         return {}
     lines = subject.compared.compare(GRID_TABLE) if decided is None else with_one(decided, subject.baseline)
     lines = without_wide_intervals(sort_by_setting(lines, setting_columns(cells)))
-    few = lines["low"].isna().all()
+    few = bool((lines["seeds"] < MIN_SHOWN_SEEDS).all())
     tested = "with 95 % intervals and p values of sequential tests"
     if few and decided is None:
         tested = f"without intervals, for which seeds are too few. p values are after {subject.compared.correction}"
@@ -170,7 +171,7 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
         interval=[_interval(*values, digits) for values in zip(lines["low"], lines["high"], strict=True)],
         p=[_p_value(value) for value in lines["p_corrected"]],
         verdict=lines["verdict"],
-    ).drop(columns=["interval"] * bool(few))
+    ).drop(columns=["interval"] * few)
     return {"differences": tabular(shown, caption, "tab:differences", varied)}
 
 

@@ -129,6 +129,6 @@ def test_encodings_whose_configuration_is_elsewhere_are_named(ledger: Path) -> N
     assert isinstance(drawn, CaptionedFigure)
     assert "`mine[rope]`" in str(said)
     assert "--config-dir" in str(said)
-    (encodings,) = (part for part in answer(subject).parts if getattr(part, "title", "").startswith("What the enc"))
+    (encodings,) = (part for part in answer(subject).parts if "What the enc" in str(getattr(part, "title", "")))
     assert "`mine[rope]`" in encodings.parts[-1]
     assert configured_name("sum[rope+alibi] base=2") == "sum"

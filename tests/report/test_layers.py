@@ -147,13 +147,14 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
         pe="none", data="copy", epochs=1, seed=0, kind="probe", probe="position", metric="r2", length=1.0
     )
     rows = rows[["pe", "data", "depth", "epochs", "seed", "kind", "length", "probe", "layer", "metric", "value"]]
-    said, figure, numbers, folded = layer_parts(pd.concat([rows, rows.assign(seed=1, value=rows["value"] + 0.2)]))
+    seeds = [rows.assign(seed=seed, value=rows["value"] + 0.1 * seed) for seed in (0, 1, 2)]
+    said, figure, numbers, folded = layer_parts(pd.concat(seeds))
     (summary,), (table, *_) = numbers.parts, folded.parts
     assert table.data.to_dict("records") == [{"pe": "none", "R² of position": "0.30 → 0.10"}]
-    half, first = (np.ptp(interval(pd.Series(values))) / 2 for values in ([0.7, 0.9], [0.2, 0.4]))
+    half, first = (np.ptp(interval(pd.Series(values))) / 2 for values in ([0.7, 0.8, 0.9], [0.2, 0.3, 0.4]))
     assert list(summary.data.iloc[0]) == ["none", f"0.30 ± {first:.2f}", "never", f"0.80 ± {half:.2f}"]
     assert said == (
-        "Means over 2 seeds of models of depth 4:\n- With `none` a linear probe reads position at the embedding "
+        "Means over 3 seeds of models of depth 4:\n- With `none` a linear probe reads position at the embedding "
         "(R² 0.30).\n- Towards the last layer R² falls again, by up to 0.70."
     )
     assert figure.plot.data["layer"].tolist() == [0, 2, 4]  # of the deepest models alone

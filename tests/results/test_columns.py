@@ -10,7 +10,7 @@ from pe_lab.statistics import interval
 
 @pytest.mark.parametrize(("metric", "ends"), [("exact_match", (0, 1)), ("loss", (0, np.inf)), ("mine", (-9, 9))])
 def test_intervals_of_means_end_at_what_is_possible(metric, ends):
-    rows = pd.DataFrame({"pe": "rope", "depth": 1, "epochs": 1, "seed": [0, 1], "value": [0.01, 0.99]})
+    rows = pd.DataFrame({"pe": "rope", "depth": 1, "epochs": 1, "seed": [0, 1, 2], "value": [0.01, 0.5, 0.99]})
     line = panels.means(rows, [], ["depth", "epochs"], metric).iloc[0]
     assert (line["low"], line["high"]) == pytest.approx(np.clip(interval(rows["value"]), *ends))
 
