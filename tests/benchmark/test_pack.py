@@ -126,8 +126,9 @@ def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Benchm
 def test_what_has_not_ended_or_is_of_other_options_is_left_out_and_counted(ledger: Path, tmp_path: Path) -> None:
     here = tmp_path / "ledger"
     shutil.copytree(ledger, here)
-    run_cells(cells(here, "one", "pe=alibi", "seed=0", "evaluate.lengths=[1]"))  # not measured at all lengths
-    run_cells(cells(here, "one", "pe=rope", "pe.theta=77", "seed=4"))
+    named = ["+study=pe_bench_2_one"]  # whose cells are those of the command
+    run_cells(cells(here, "one", "pe=alibi", "seed=0", "evaluate.lengths=[1]"), named)  # not measured at all lengths
+    run_cells(cells(here, "one", "pe=rope", "pe.theta=77", "seed=4"), named)
     (chosen,) = {one["run"] for one in pd.read_csv(here / "studies/pe_bench_2_two/rows.csv").to_dict("records")}
     shutil.rmtree(here / chosen / "checkpoints" / "32")
     package = tmp_path / "package"
